@@ -1,0 +1,34 @@
+"""What judges: the ledger, `check` and its four kinds of tolerance, tables, seeds, the seam, the report.
+
+A claim imports from here; it never imports the package under test.
+"""
+
+from claims.harness.check import BrokenClaim, Check, Refuted
+from claims.harness.ledger import Expected
+from claims.harness.mark import claim
+from claims.harness.seeds import Draws, recipe
+from claims.harness.statistics import counts, mean, proportion, uniform, variance
+from claims.harness.tables import Table
+from claims.harness.tolerance import digits, exact, rounding, trained, ulps, within
+
+__all__ = [
+    "BrokenClaim",
+    "Check",
+    "Draws",
+    "Expected",
+    "Refuted",
+    "Table",
+    "claim",
+    "counts",
+    "digits",
+    "exact",
+    "mean",
+    "proportion",
+    "recipe",
+    "rounding",
+    "trained",
+    "ulps",
+    "uniform",
+    "variance",
+    "within",
+]

@@ -1,0 +1,118 @@
+"""`check`, the only way to compare: it judges, writes the record and explains a failure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeAlias
+
+import hypothesis
+
+from claims.harness.ledger import Entry
+from claims.harness.tolerance import Judgement, Tolerance, has_nan, plain
+
+
+class Refuted(AssertionError):
+    """A measured value lies outside what the claim allows. The only failure a `refuted` claim may have."""
+
+
+class BrokenClaim(Exception):
+    """A defect of the test itself: no check, a verdict other than the ledger's, state left behind."""
+
+
+@dataclass
+class Record:
+    """One comparison, as the summary, the JSON file and the JUnit report show it. Plain data."""
+
+    kind: str
+    ok: bool
+    measured: Any
+    document: Any
+    allowed: str
+    unit: str = ""
+    detail: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+    seeds: list[int] = field(default_factory=list)
+    device: str = "cpu"
+    cases: int = 1
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+class Check:
+    """The `check` fixture of one claim: `check(measured, tolerance)`.
+
+    Under Hypothesis every example is judged, and the examples of one comparison share one record: its
+    `cases` says how many there were, its values are those of the last one.
+    """
+
+    def __init__(self, entry: Entry, rerun: str) -> None:
+        self.entry = entry
+        self.records: list[Record] = []
+        self._rerun = rerun
+
+    def __call__(
+        self,
+        measured: Any,
+        tolerance: Tolerance,
+        *,
+        unit: str = "",
+        seeds: list[int] | None = None,
+        device: str = "cpu",
+    ) -> None:
+        """Compare and record.
+
+        Args:
+            measured: what was measured; its type depends on the tolerance.
+            tolerance: one of the four kinds, holding the document's or the derived value.
+            unit: of the measured value, where it has one ("MiB", "tokens").
+            seeds: those of the runs behind the value, where there were several.
+            device: where it was measured.
+
+        Raises:
+            Refuted: the value lies outside what is allowed, or is NaN.
+        """
+        __tracebackhide__ = True
+        if has_nan(measured):
+            judgement = Judgement(False, plain(measured), None, "no NaN", detail="NaN was measured")
+        else:
+            judgement = tolerance.judge(measured)
+        record = Record(
+            kind=tolerance.kind,
+            ok=judgement.ok,
+            measured=judgement.measured,
+            document=judgement.document,
+            allowed=judgement.allowed,
+            unit=unit,
+            detail=judgement.detail,
+            facts=dict(judgement.facts),
+            seeds=seeds or [],
+            device=device,
+        )
+        self._keep(record)
+        if not record.ok:
+            raise Refuted(self._explain(record))
+
+    def _keep(self, record: Record) -> None:
+        if hypothesis.currently_in_test_context() and self.records and self.records[-1].cases:
+            last = self.records[-1]
+            if (last.kind, last.unit) == (record.kind, record.unit):
+                record.cases = last.cases + 1
+                self.records[-1] = record
+                return
+        self.records.append(record)
+
+    def _explain(self, record: Record) -> str:
+        entry, unit = self.entry, f" {record.unit}" if record.unit else ""
+        lines: Mapping[str, Any] = {
+            "claim": f"{entry.id} ({entry.section}, {entry.place})",
+            "says": entry.statement,
+            "measured": f"{record.measured}{unit}",
+            "expected": f"{record.document}{unit}",
+            "allowed": f"{record.allowed} [{record.kind}]",
+            "difference": record.detail,
+            "run again": self._rerun,
+        }
+        return "\n".join(f"{key:>10}: {text}" for key, text in lines.items() if text)

@@ -1,0 +1,153 @@
+"""The ledger: what the document says, one entry per claim, validated before anything runs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
+
+
+class LedgerError(ValueError):
+    """The ledger is malformed; the message names every entry at fault."""
+
+
+class Expected(Mapping[str, Any]):
+    """The document's values for one claim. A key that the entry lacks is named with the claim."""
+
+    def __init__(self, claim_id: str, values: Mapping[str, Any]) -> None:
+        self._claim_id = claim_id
+        self._values = dict(values)
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._values:
+            known = ", ".join(self._values) or "nothing"
+            raise LedgerError(
+                f"ledger entry '{self._claim_id}' expects {known}; the test asks for '{key}'"
+            )
+        return self._values[key]
+
+    def __iter__(self) -> Any:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One claim as the ledger has it."""
+
+    id: str
+    section: str
+    statement: str
+    kind: str
+    verdict: str
+    line: int | None = None
+    expected: Expected = field(default_factory=lambda: Expected("", {}))
+    reading: str = ""
+    awaits: str = ""
+    needs: tuple[str, ...] = ()
+    beyond: str = ""
+
+    @property
+    def has_test(self) -> bool:
+        """History is listed and never tested; a claim that awaits an instrument has no test yet."""
+        return self.verdict not in ("background", "not run")
+
+    @property
+    def module(self) -> str:
+        """The test module of the claim's section: 2-average -> test_02_average."""
+        number, _, name = self.section.partition("-")
+        return f"test_{int(number):02d}_{name.replace('-', '_')}"
+
+    @property
+    def place(self) -> str:
+        return f"l.{self.line}" if self.line else "beyond the document"
+
+
+@dataclass(frozen=True)
+class Ledger:
+    sections: tuple[str, ...]
+    entries: Mapping[str, Entry]
+
+    def __getitem__(self, claim_id: str) -> Entry:
+        return self.entries[claim_id]
+
+    def __contains__(self, claim_id: object) -> bool:
+        return claim_id in self.entries
+
+    def of_module(self, module: str) -> list[Entry]:
+        return [entry for entry in self.entries.values() if entry.module == module]
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML keeps the last of two equal keys without a word; here that is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
+        for key, count in Counter(keys).items():
+            if count > 1:
+                raise LedgerError(f"line {node.start_mark.line + 1}: key '{key}' stands {count} times")
+        return super().construct_mapping(node, deep)
+
+
+def load_ledger(path: Path = FIXTURES / "ledger.yaml") -> Ledger:
+    """Read and validate a ledger.
+
+    Raises:
+        LedgerError: the file is missing, is no YAML, or breaks the schema beside it
+            (``ledger.schema.json``): an unknown key, a duplicate id, a missing verdict, an unknown
+            section. Every fault is named with its claim.
+    """
+    try:
+        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
+    except OSError as error:
+        raise LedgerError(f"the ledger {path.name} cannot be read: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise LedgerError(f"the ledger {path.name} is not valid YAML: {error}") from error
+    schema = json.loads((FIXTURES / "ledger.schema.json").read_text(encoding="utf-8"))
+    faults = [_sentence(fault, raw) for fault in Draft202012Validator(schema).iter_errors(raw)]
+    if not faults:
+        faults = _cross_faults(raw)
+    if faults:
+        raise LedgerError(f"the ledger {path.name} is malformed:\n" + "\n".join(f"  {f}" for f in faults))
+    entries = {claim["id"]: _entry(claim) for claim in raw["claims"]}
+    return Ledger(sections=tuple(raw["sections"]), entries=entries)
+
+
+def _entry(claim: Mapping[str, Any]) -> Entry:
+    values = dict(claim)
+    values["expected"] = Expected(claim["id"], claim.get("expected", {}))
+    values["needs"] = tuple(claim.get("needs", ()))
+    return Entry(**values)
+
+
+def _sentence(fault: ValidationError, raw: Any) -> str:
+    """'claim token-count: 'verdict' is a required property', not a path of indices."""
+    path = list(fault.absolute_path)
+    if len(path) >= 2 and path[0] == "claims":
+        claim = raw["claims"][path[1]]
+        name = claim.get("id", f"number {int(path[1]) + 1}") if isinstance(claim, dict) else path[1]
+        where = f"claim {name}" + "".join(f", {part}" for part in path[2:])
+    else:
+        where = ", ".join(str(part) for part in path) or "the file"
+    return f"{where}: {fault.message}"
+
+
+def _cross_faults(raw: Mapping[str, Any]) -> list[str]:
+    counts = Counter(claim["id"] for claim in raw["claims"])
+    faults = [f"claim {name}: the id stands {n} times" for name, n in counts.items() if n > 1]
+    known = ", ".join(raw["sections"])
+    for claim in raw["claims"]:
+        if claim["section"] not in raw["sections"]:
+            faults.append(f"claim {claim['id']}: section '{claim['section']}' is none of {known}")
+    return faults

@@ -1,0 +1,36 @@
+"""What the machine is: the report's header, and whether its GPU can be used."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import torch
+
+
+@functools.cache
+def gpu_fault() -> str:
+    """Why no CUDA GPU can be used here; empty when one can. Touches CUDA, so only GPU claims may ask."""
+    if not torch.backends.cuda.is_built():
+        return f"this torch ({torch.__version__}) is built without CUDA"
+    if not torch.cuda.is_available():
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+        why = f" (CUDA_VISIBLE_DEVICES='{hidden}')" if hidden is not None else ""
+        return f"torch {torch.__version__} finds no CUDA device{why}"
+    try:
+        # A driver that is too old, or a card that this build has no kernels for, fails only at a launch.
+        torch.ones(1, device="cuda").add(1).item()
+    except RuntimeError as error:
+        return f"the CUDA device fails at its first kernel: {str(error).splitlines()[0]}"
+    return ""
+
+
+def description() -> dict[str, str]:
+    """The facts that a measured value depends on, without touching CUDA."""
+    cuda = torch.version.cuda
+    return {
+        "torch": torch.__version__ + (f", CUDA {cuda}" if cuda else ", no CUDA"),
+        "device": "cpu",
+        "threads": str(torch.get_num_threads()),
+        "tf32": "on" if torch.backends.cuda.matmul.allow_tf32 else "off",
+    }

@@ -1,0 +1,243 @@
+"""What became of every claim: the terminal summary, the JSON file, the properties of a JUnit report."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claims.harness import machine
+from claims.harness.check import Record
+from claims.harness.ledger import Entry, Ledger
+
+VERDICTS = ("exact", "holds", "refuted", "not run", "failed")
+CLAIMS = Path(__file__).resolve().parents[1]
+
+
+def verdict_of(records: Sequence[Record]) -> str:
+    """`exact` when every comparison was exact, `holds` when a tolerance was needed."""
+    return "exact" if all(record.kind == "exact" for record in records) else "holds"
+
+
+def properties(entry: Entry, outcome: pytest.TestReport, records: Sequence[Record]) -> list[tuple[str, str]]:
+    """One claim's result as (name, text), which travels with the test report."""
+    if outcome.failed:
+        verdict, reason = "failed", ""
+    elif outcome.skipped and hasattr(outcome, "wasxfail"):
+        verdict, reason = "refuted", str(outcome.wasxfail).removeprefix("reason: ").removeprefix("refuted: ")
+    elif outcome.skipped:
+        verdict = "not run"
+        where = outcome.longrepr
+        reason = (where[2] if isinstance(where, tuple) else str(where)).removeprefix("Skipped: ")
+    else:
+        verdict, reason = verdict_of(records), ""
+    texts = {"claim": entry.id, "section": entry.section, "verdict": verdict, "reason": reason}
+    return [*texts.items(), *((f"check {i + 1}", record.to_json()) for i, record in enumerate(records))]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run of one claim."""
+
+    claim: str
+    test: str
+    verdict: str
+    reason: str
+    seconds: float
+    records: list[dict[str, Any]]
+
+
+class Report:
+    """Collects the outcomes of a session; lives on xdist's controller, or in the only process."""
+
+    def __init__(self, config: pytest.Config, ledger: Ledger) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._outcomes: dict[str, Outcome] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        texts = {str(name): str(value) for name, value in report.user_properties}
+        if "claim" not in texts or (report.when != "call" and report.passed):
+            return
+        self._outcomes[report.nodeid] = Outcome(
+            claim=texts["claim"],
+            test=report.nodeid,
+            verdict="failed" if report.failed else texts["verdict"],
+            reason=texts["reason"],
+            seconds=report.duration,
+            records=[json.loads(text) for name, text in texts.items() if name.startswith("check ")],
+        )
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._missing() and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        target = self._config.getoption("claims_json")
+        if target and self._outcomes:
+            _replace(Path(target), json.dumps(self._as_data(), indent=1) + "\n")
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self._outcomes:
+            return
+        write = terminalreporter.write_line
+        terminalreporter.section("claims")
+        for line in self._section_table():
+            write(line)
+        for title, lines in (
+            ("refuted: measured, and the sentence is false or lacks a condition", self._refuted()),
+            ("not run", self._not_run()),
+            ("failed", self._failed()),
+        ):
+            if lines:
+                write(f"{title}:")
+                for line in lines:
+                    write(f"  {line}")
+        if missing := self._missing():
+            write(
+                f"{len(missing)} claims were never collected, though nothing deselected them: "
+                f"{', '.join(missing)}",
+                red=True,
+            )
+        checks = sum(len(outcome.records) for outcome in self._outcomes.values())
+        write(f"{checks} checks were recorded. Run as: {_command(self._config)}")
+
+    # ---- what the summary is made of -----------------------------------------------------------
+
+    def verdicts(self) -> dict[str, str]:
+        """claim id -> verdict; a claim that ran several times has its worst."""
+        worst = ("failed", "not run", "refuted", "holds", "exact")
+        result: dict[str, str] = {}
+        for outcome in self._outcomes.values():
+            other = result.get(outcome.claim, outcome.verdict)
+            result[outcome.claim] = min(outcome.verdict, other, key=worst.index)
+        for entry in self._ledger.entries.values():
+            if entry.verdict in ("not run", "background"):
+                result[entry.id] = entry.verdict
+            elif self._gpu_deselected(entry):
+                result.setdefault(entry.id, "not run")
+        return result
+
+    def _gpu_deselected(self, entry: Entry) -> bool:
+        return "gpu" in entry.needs and "not gpu" in self._config.getoption("markexpr", "")
+
+    def _section_table(self) -> list[str]:
+        verdicts = self.verdicts()
+        columns = (*VERDICTS, "background")
+        lines = [f"{'section':<26}" + "".join(f"{name:>11}" for name in columns)]
+        total: Counter[str] = Counter()
+        for section in self._ledger.sections:
+            count = Counter(
+                verdicts[entry.id]
+                for entry in self._ledger.entries.values()
+                if entry.section == section and entry.id in verdicts
+            )
+            total += count
+            lines.append(f"{section:<26}" + "".join(f"{count[name] or '.':>11}" for name in columns))
+        lines.append(f"{'all':<26}" + "".join(f"{total[name] or '.':>11}" for name in columns))
+        return lines
+
+    def _refuted(self) -> list[str]:
+        lines = {}
+        for outcome in self._outcomes.values():
+            if outcome.verdict == "refuted":
+                lines[outcome.claim] = f"{outcome.claim} ({self._ledger[outcome.claim].place}): {outcome.reason}"
+        return list(lines.values())
+
+    def _not_run(self) -> list[str]:
+        reasons: dict[str, set[str]] = {}
+        for outcome in self._outcomes.values():
+            if outcome.verdict == "not run":
+                reasons.setdefault(outcome.reason, set()).add(outcome.claim)
+        for entry in self._ledger.entries.values():
+            if entry.awaits:
+                reasons.setdefault(f"awaits {entry.awaits}", set()).add(entry.id)
+            elif self._gpu_deselected(entry):
+                reasons.setdefault("needs a CUDA GPU: run pytest -m gpu", set()).add(entry.id)
+        return [f"{len(ids)} x {reason}" for reason, ids in sorted(reasons.items())]
+
+    def _failed(self) -> list[str]:
+        return [f"{o.claim}: {o.test}" for o in self._outcomes.values() if o.verdict == "failed"]
+
+    def _missing(self) -> list[str]:
+        """Claims that a run of everything should have collected and did not (a plugin that lost them)."""
+        if not _asks_for_everything(self._config):
+            return []
+        seen = {outcome.claim for outcome in self._outcomes.values()}
+        return [
+            entry.id
+            for entry in self._ledger.entries.values()
+            if entry.has_test and entry.id not in seen and not self._gpu_deselected(entry)
+        ]
+
+    def _as_data(self) -> dict[str, Any]:
+        config = self._config
+        return {
+            "made": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": _command(config),
+            "implementation": config.getoption("implementation"),
+            "base_seed": config.getoption("base_seed"),
+            "machine": machine.description(),
+            "corpus": config.stash.get(CORPUS_LINE, "not looked up"),
+            "verdicts": self.verdicts(),
+            "runs": [
+                asdict(outcome)
+                | {
+                    "section": self._ledger[outcome.claim].section,
+                    "line": self._ledger[outcome.claim].line,
+                    "statement": self._ledger[outcome.claim].statement,
+                    "expected_verdict": self._ledger[outcome.claim].verdict,
+                }
+                for outcome in self._outcomes.values()
+            ],
+        }
+
+
+# Set by whoever finds the corpus: the harness itself knows no instrument.
+CORPUS_LINE = pytest.StashKey[str]()
+
+
+def demand_writable(target: str | None) -> None:
+    """Raise ValueError when --claims-json could not be written, before anything runs."""
+    if target is None:
+        return
+    path = Path(target).absolute()
+    if path.is_dir() or not path.parent.is_dir():
+        fault = "it is a folder" if path.is_dir() else f"the folder {path.parent} does not exist"
+        raise ValueError(f"--claims-json {target}: {fault}; give a file in an existing folder")
+    if not os.access(path.parent, os.W_OK):
+        raise ValueError(f"--claims-json {target}: the folder {path.parent} is not writable")
+
+
+def _asks_for_everything(config: pytest.Config) -> bool:
+    option = config.getoption
+    narrowed = (
+        option("keyword", "")
+        or option("markexpr", "") not in ("", "not gpu")
+        or option("collectonly", False)
+        or option("deselect", None)
+        or option("lf", False)
+        or option("ignore", None)
+        or option("ignore_glob", None)
+        or option("maxfail", 0)
+        or option("stepwise", False)
+    )
+    paths = [(config.invocation_params.dir / arg.partition("::")[0]).resolve() for arg in config.args]
+    whole = any(path == CLAIMS or path in CLAIMS.parents for path in paths)
+    return whole and not narrowed
+
+
+def _command(config: pytest.Config) -> str:
+    return " ".join(["pytest", *(f"'{a}'" if " " in a else a for a in config.invocation_params.args)])
+
+
+def _replace(path: Path, text: str) -> None:
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)

@@ -1,0 +1,177 @@
+"""`table`: stored expected tables, pytest-regressions with its holes closed.
+
+The bare fixtures accept a vanished column, compare whole-number floats as integers, let NaN equal NaN and
+write a missing file, so that the second run is green. Here columns are compared both ways, floats stay
+floats, NaN is refused, and nothing is written unless `--regen-all` asks, which then ends red.
+
+A stored table guards against drift; it is no evidence for a claim, whose verdict comes from `check`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from pytest_regressions.common import perform_regression_check
+
+from claims.harness.check import BrokenClaim, Refuted
+from claims.harness.ledger import FIXTURES
+
+EXPECTED = FIXTURES / "expected"
+Columns = Mapping[str, Sequence[Any]]
+
+
+class Table:
+    """The `table` fixture of one claim: `table(columns, decimals={...})`."""
+
+    def __init__(self, path: Path, request: pytest.FixtureRequest, seeds: Sequence[int]) -> None:
+        self.path = path
+        self._request = request
+        self._seeds = list(seeds)
+
+    def __call__(self, columns: Columns, decimals: Mapping[str, int]) -> None:
+        """Compare `columns` with the stored table.
+
+        Args:
+            columns: name -> equally long sequences of text, integers or floats.
+            decimals: for every float column, the decimals that are stored. A value may be one unit of
+                the last one off: half a unit is the stored rounding, half is for other kernels' rounding.
+
+        Raises:
+            BrokenClaim: the table holds NaN, lacks a file or decimals.
+            Refuted: a value, a column or a row differs.
+        """
+        __tracebackhide__ = True
+        frame = _frame(columns, decimals)
+        regenerate = bool(self._request.config.getoption("regen_all"))
+        if not regenerate and not self.path.is_file():
+            raise BrokenClaim(
+                f"no stored table {_shown(self.path)}; write it with --regen-all, read it, commit it"
+            )
+        perform_regression_check(
+            datadir=self._request.getfixturevalue("tmp_path"),
+            original_datadir=self.path.parent,
+            request=self._request,
+            check_fn=functools.partial(_compare, decimals=decimals),
+            dump_fn=functools.partial(_write, frame, decimals),
+            extension=".csv",
+            fullpath=self.path,
+        )
+        if regenerate:
+            self._write_provenance()
+            pytest.fail(f"wrote {_shown(self.path)}: read it, commit it, run again without --regen-all")
+
+    def _write_provenance(self) -> None:
+        facts = {
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "device": "cpu",
+            "threads": torch.get_num_threads(),
+            "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+            "seeds": self._seeds,
+            "commit": _commit(),
+            "date": datetime.now(UTC).date().isoformat(),
+            "command": f"pytest {_test_id(self._request)} --regen-all",
+        }
+        _replace(provenance_path(self.path), json.dumps(facts, indent=2) + "\n")
+
+
+def provenance_path(table: Path) -> Path:
+    return table.with_suffix(".provenance.json")
+
+
+def refuse_regeneration_in_ci(config: pytest.Config) -> None:
+    """CI compares with what was committed; it never writes."""
+    asked = config.getoption("regen_all") or config.getoption("force_regen")
+    if asked and os.environ.get("CI"):
+        raise pytest.UsageError("CI is set: stored tables are not rewritten (--regen-all, --force-regen)")
+    if config.getoption("force_regen"):
+        raise pytest.UsageError(
+            "--force-regen rewrites only the tables that differ; use --regen-all, with -k to choose"
+        )
+
+
+def _frame(columns: Columns, decimals: Mapping[str, int]) -> pd.DataFrame:
+    floats = {name for name, values in columns.items() if any(isinstance(v, float) for v in values)}
+    if floats != set(decimals):
+        raise BrokenClaim(
+            f"decimals must name the float columns {sorted(floats)}; they name {sorted(decimals)}"
+        )
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) != 1 or 0 in lengths.values():
+        raise BrokenClaim(f"the columns must be equally long and not empty: {lengths}")
+    for name in floats:
+        if not all(math.isfinite(value) for value in columns[name]):
+            raise BrokenClaim(f"column '{name}' holds NaN or infinity: {list(columns[name])}")
+    return pd.DataFrame({name: list(values) for name, values in columns.items()})
+
+
+def _write(frame: pd.DataFrame, decimals: Mapping[str, int], path: Path) -> None:
+    shown = frame.copy()
+    for name, places in decimals.items():
+        shown[name] = [f"{value:.{places}f}" for value in frame[name]]
+    _replace(path, shown.to_csv(index=False, lineterminator="\n"))
+
+
+def _compare(obtained_file: Path, stored_file: Path, decimals: Mapping[str, int]) -> None:
+    __tracebackhide__ = True
+    obtained, stored = (pd.read_csv(f, dtype=str, keep_default_na=False) for f in (obtained_file, stored_file))
+    if list(obtained.columns) != list(stored.columns):
+        raise Refuted(f"columns {list(obtained.columns)} against stored {list(stored.columns)}")
+    if len(obtained) != len(stored):
+        raise Refuted(f"{len(obtained)} rows against {len(stored)} stored in {_shown(stored_file)}")
+    faults = []
+    for name in obtained.columns:
+        for row, (new, old) in enumerate(zip(obtained[name], stored[name], strict=True)):
+            if name in decimals:
+                # Both sides are rounded: in units of the last decimal they are whole numbers.
+                unit = 10.0 ** -decimals[name]
+                try:
+                    apart = abs(round(float(new) / unit) - round(float(old) / unit))
+                except ValueError as error:
+                    raise BrokenClaim(f"stored '{name}', row {row}: '{old}' is no finite number") from error
+                differs = apart > 1
+            else:
+                differs = new != old
+            if differs:
+                faults.append(f"{name}, row {row}: {new} against stored {old}")
+    if faults:
+        raise Refuted(f"{_shown(stored_file)} differs:\n" + "\n".join(f"  {f}" for f in faults))
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def _shown(path: Path) -> str:
+    root = FIXTURES.parent
+    return str(path.relative_to(root)) if path.is_relative_to(root) else path.name
+
+
+def _test_id(request: pytest.FixtureRequest) -> str:
+    return str(request.node.nodeid)
+
+
+def _commit() -> str:
+    """The commit that a table was made at, marked when the tree held more than it."""
+    command = ["git", "-C", str(FIXTURES.parent), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        print("table: no git commit to record", file=sys.stderr)
+        return "unknown"

@@ -1,0 +1,37 @@
+"""Who influences whom: what a map of sequences does when its input is moved, changed or cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+SequenceMap = Callable[[Tensor], Tensor]
+
+
+def influence(f: SequenceMap, x: Tensor) -> Tensor:
+    """How much each input position moves each output position.
+
+    Args:
+        f: maps (1, T, d) to (1, T, d_out), differentiably.
+        x: (1, T, d).
+
+    Returns:
+        (T, T); entry [t, i] is max |d f(x)_t / d x_i|, by reverse-mode differentiation. Exactly zero
+        where no path leads from x_i to output t.
+    """
+    jacobian = torch.autograd.functional.jacobian(f, x)  # (1, T, d_out, 1, T, d)
+    return jacobian[0, :, :, 0].abs().amax(dim=(1, 3))
+
+
+def with_other_rows(x: Tensor, start: int, other: Tensor) -> Tensor:
+    """x (..., T, d) with the rows from `start` on taken from `other`, of the same shape."""
+    return torch.cat([x[..., :start, :], other[..., start:, :]], dim=-2)
+
+
+def before_and_after_permutation(
+    f: SequenceMap, x: Tensor, permutation: Tensor
+) -> tuple[Tensor, Tensor]:
+    """f(P x) and P f(x), equal for an equivariant f. x is (..., T, d), `permutation` (T,)."""
+    return f(x[..., permutation, :]), f(x)[..., permutation, :]

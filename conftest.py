@@ -1,0 +1,3 @@
+"""Switches the harness on; nothing else."""
+
+pytest_plugins = ("claims.harness.plugin", "claims.instruments.plugin")
