@@ -1,0 +1,243 @@
+"""The language model with the switches of the chapter's experiments, and two shapes of the field.
+
+Every tensor starts as PyTorch's layers start by default: embeddings from N(0, 1), matrices uniform.
+"""
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from .attention import Head, MultiHeadAttention
+from .average import Average
+from .block import Block, FeedForward
+from .position import LearnedPositions, sinusoidal_positions
+from .size import check_dropout, check_positive, check_settings
+
+
+class LanguageModel(nn.Module):
+    """Token embeddings, positions, blocks, a final LayerNorm, and one score per vocabulary entry.
+
+    mixer         what moves information between positions in each block:
+                  "none"     nothing: the model sees one token at a time
+                  "average"  the uniform causal average
+                  "head"     the chapter's Head, of width d_model, without W_o; n_heads is not used
+                  "heads"    MultiHeadAttention
+    positions     "learned" and "sinusoidal" are added to the tokens, "rotary" and "alibi" act in
+                  the heads, "none" leaves them out.
+    norm          "pre", "post" or "none", as in ``Block``; with the first two a LayerNorm ends the
+                  stack.
+    tied          the output head uses the table of token embeddings.
+    dropout       on the embedding sum, on each sub-layer's output, and on the weights of "heads".
+
+    The other settings are those of ``Block`` and ``MultiHeadAttention``. Raises ValueError for
+    settings that do not go together: only "heads" has rotary or ALiBi positions, d_head, qkv_bias
+    and divided=False.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocabulary: int = 1024,
+        context: int = 128,
+        d_model: int = 128,
+        n_blocks: int = 1,
+        mixer: str = "heads",
+        n_heads: int = 4,
+        d_head: int | None = None,
+        residual: bool = True,
+        feed_forward: bool = True,
+        norm: str = "pre",
+        positions: str = "learned",
+        tied: bool = False,
+        qkv_bias: bool = False,
+        divided: bool = True,
+        dropout: float = 0.0,
+        fused: bool = False,
+    ) -> None:
+        super().__init__()
+        check_positive(vocabulary=vocabulary, context=context, d_model=d_model)
+        check_settings(
+            n_blocks=n_blocks, d_model=d_model, mixer=mixer, d_head=d_head, norm=norm,
+            positions=positions, qkv_bias=qkv_bias, divided=divided, dropout=dropout,
+        )
+
+        def new_mixer() -> nn.Module | None:
+            if mixer == "average":
+                return Average()
+            if mixer == "head":
+                return Head(d_model, d_model, context)
+            if mixer == "heads":
+                return MultiHeadAttention(
+                    d_model, n_heads, d_head=d_head, qkv_bias=qkv_bias, divided=divided,
+                    positions=positions if positions in ("rotary", "alibi") else "none",
+                    dropout=dropout, fused=fused,
+                )
+            return None
+
+        def new_block() -> Block:
+            return Block(
+                d_model, new_mixer(), norm=norm, feed_forward=feed_forward, residual=residual,
+                dropout=dropout,
+            )
+
+        self.context, self.tied, self.sinusoidal = context, tied, positions == "sinusoidal"
+        self.bounded = positions == "learned" or mixer == "head"
+        self.token = nn.Embedding(vocabulary, d_model)
+        self.position = LearnedPositions(context, d_model) if positions == "learned" else None
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(new_block() for _ in range(n_blocks))
+        self.norm = nn.LayerNorm(d_model) if norm != "none" else None
+        self.head = nn.Linear(d_model, vocabulary, bias=False)
+        _tie(self)
+        self.register_load_state_dict_post_hook(_tie)  # type: ignore[no-untyped-call]
+
+    def forward(self, tokens: Tensor) -> Tensor:                         # (B, T) int64
+        """Logits (B, T, V): row t scores what follows token t.
+
+        Raises ValueError for more than ``context`` tokens where the model has nothing for them
+        (learned positions, the chapter's head), and for token ids outside the vocabulary. Those are
+        looked for on the CPU alone: on a GPU the check would make the host wait for the device.
+        """
+        T = tokens.shape[-1]
+        if self.bounded and self.context < T:
+            raise ValueError(f"{T} tokens do not fit in a context of {self.context}")
+        x = _embed(self.token, tokens)                                   # (B, T, d)
+        if self.position is not None:
+            x = x + self.position(T)                                     # (B, T, d) + (T, d)
+        if self.sinusoidal:
+            x = x + sinusoidal_positions(T, x.shape[-1], dtype=x.dtype, device=x.device)
+        x = self.dropout(x)
+        for block in self.blocks:
+            x = block(x)                                                 # (B, T, d)
+        if self.norm is not None:
+            x = self.norm(x)
+        logits: Tensor = self.head(x)                                    # (B, T, V)
+        return logits
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """What .to(), .half() and .to_empty() call; some of it makes new tensors, one per use."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        _tie(self)
+        return self
+
+
+def _tie(model: LanguageModel, _: object = None) -> None:
+    """Make the output head use the token table, where the model is tied."""
+    if model.tied:
+        model.head.weight = model.token.weight
+
+
+def _embed(table: nn.Embedding, tokens: Tensor) -> Tensor:
+    """(B, T) -> (B, T, d). The CPU's own look-up refuses ids out of range; here it says which."""
+    if tokens.dim() != 2 or tokens.dtype != torch.int64:
+        raise ValueError(f"tokens must be (B, T) int64, got {tuple(tokens.shape)} {tokens.dtype}")
+    try:
+        vectors: Tensor = table(tokens)
+    except IndexError:
+        raise ValueError(
+            f"token ids must lie between 0 and {table.num_embeddings - 1}, "
+            f"got {int(tokens.min())} to {int(tokens.max())}"
+        ) from None
+    return vectors
+
+
+def gpt2_small(**changes: Any) -> LanguageModel:
+    """The shape of GPT-2 small (Radford et al. 2019): 124,439,808 parameters.
+
+    Shape only: the GELU stays exact where GPT-2 has its tanh approximation, and the tensors start
+    as everywhere in this file. ``changes`` are settings of ``LanguageModel`` that differ.
+    """
+    shape: dict[str, Any] = {
+        "vocabulary": 50_257, "context": 1_024, "d_model": 768, "n_blocks": 12, "n_heads": 12,
+        "tied": True, "qkv_bias": True,
+    }
+    return LanguageModel(**(shape | changes))
+
+
+class DecoderLayer(nn.Module):
+    """Causal attention to the target, attention to the source, network: each LN(x + f(x))."""
+
+    def __init__(self, d_model: int, n_heads: int, dropout: float) -> None:
+        super().__init__()
+        self.attention = MultiHeadAttention(d_model, n_heads, dropout=dropout)
+        self.cross = MultiHeadAttention(d_model, n_heads, causal=False, dropout=dropout)
+        self.ff = FeedForward(d_model, dropout=dropout)
+        self.ln1, self.ln2, self.ln3 = (nn.LayerNorm(d_model) for _ in range(3))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, source: Tensor) -> Tensor:              # (B, T, d), (B, S, d)
+        x = self.ln1(x + self.dropout(self.attention(x)))
+        x = self.ln2(x + self.dropout(self.cross(x, context=source)))
+        x = self.ln3(x + self.ff(x))
+        return x                                                         # (B, T, d)
+
+
+class EncoderDecoder(nn.Module):
+    """The model of 2017 (Vaswani et al., section 3): one stack reads, another writes.
+
+    The encoder attends to all of the source, the decoder causally to the target and, by its third
+    kind of attention, from the target to the encoder's output. Post-norm, sinusoidal positions.
+    Unlike the paper's: GELU for ReLU, N(0, 1) embeddings (which need no factor sqrt(d)), and an
+    output head of its own. Raises ValueError for a source or target longer than ``context``.
+    """
+
+    positions: Tensor
+
+    def __init__(
+        self,
+        *,
+        source_vocabulary: int,
+        target_vocabulary: int,
+        context: int,
+        d_model: int,
+        n_heads: int,
+        n_blocks: int,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        check_positive(
+            source_vocabulary=source_vocabulary, target_vocabulary=target_vocabulary,
+            context=context, n_blocks=n_blocks,
+        )
+        check_dropout(dropout)
+        self.register_buffer(
+            "positions", sinusoidal_positions(context, d_model), persistent=False
+        )
+        self.source_token = nn.Embedding(source_vocabulary, d_model)
+        self.target_token = nn.Embedding(target_vocabulary, d_model)
+        self.dropout = nn.Dropout(dropout)
+        self.encoder = nn.ModuleList(
+            Block(
+                d_model, MultiHeadAttention(d_model, n_heads, causal=False, dropout=dropout),
+                norm="post", dropout=dropout,
+            )
+            for _ in range(n_blocks)
+        )
+        self.decoder = nn.ModuleList(
+            DecoderLayer(d_model, n_heads, dropout) for _ in range(n_blocks)
+        )
+        self.head = nn.Linear(d_model, target_vocabulary, bias=False)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:         # (B, S), (B, T) int64
+        """Logits (B, T, V_target): row t scores what follows target token t, given the source."""
+        for name, tokens in (("source", source), ("target", target)):
+            if tokens.shape[-1] > len(self.positions):
+                raise ValueError(
+                    f"{tokens.shape[-1]} {name} tokens do not fit in a context of "
+                    f"{len(self.positions)}"
+                )
+        memory = self._start(self.source_token, source)                  # (B, S, d)
+        for layer in self.encoder:
+            memory = layer(memory)
+        x = self._start(self.target_token, target)                       # (B, T, d)
+        for layer in self.decoder:
+            x = layer(x, memory)
+        logits: Tensor = self.head(x)                                    # (B, T, V_target)
+        return logits
+
+    def _start(self, table: nn.Embedding, tokens: Tensor) -> Tensor:
+        x = _embed(table, tokens)                                        # (B, T, d)
+        started: Tensor = self.dropout(x + self.positions[: x.shape[1]])
+        return started

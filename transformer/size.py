@@ -1,0 +1,165 @@
+"""How many parameters and bytes a model has, as arithmetic on its settings.
+
+Nothing here builds a tensor: the counts are written down part by part, and hold exactly. The
+checks of settings stand here as well, so that the arithmetic and the model refuse the same ones.
+"""
+
+from torch import nn
+
+MIXERS = ("none", "average", "head", "heads")
+POSITIONS = ("none", "learned", "sinusoidal", "rotary", "alibi")
+NORMS = ("pre", "post", "none")
+
+
+def attention_parameters(
+    d_model: int, n_heads: int = 1, d_head: int | None = None, qkv_bias: bool = False
+) -> int:
+    """W_q, W_k, W_v and W_o; W_o always with its bias, the other three only with qkv_bias."""
+    width = n_heads * head_width(d_model, n_heads, d_head)
+    qkv = 3 * (d_model * width + (width if qkv_bias else 0))
+    output = width * d_model + d_model
+    return qkv + output
+
+
+def feed_forward_parameters(d_model: int, expansion: int = 4) -> int:
+    """Two matrices with their biases: 8 d^2 + 5 d at an expansion of four."""
+    check_positive(d_model=d_model, expansion=expansion)
+    inner = expansion * d_model
+    return (d_model * inner + inner) + (inner * d_model + d_model)
+
+
+def layer_norm_parameters(d_model: int) -> int:
+    """A gain and a shift for every feature."""
+    check_positive(d_model=d_model)
+    return 2 * d_model
+
+
+def block_parameters(d_model: int, qkv_bias: bool = False) -> int:
+    """Attention, feed-forward network, two LayerNorms: 12 d^2 + 10 d, or 13 d with qkv_bias."""
+    return (
+        attention_parameters(d_model, qkv_bias=qkv_bias)
+        + feed_forward_parameters(d_model)
+        + 2 * layer_norm_parameters(d_model)
+    )
+
+
+def model_parameters(
+    *,
+    vocabulary: int = 1024,
+    context: int = 128,
+    d_model: int = 128,
+    n_blocks: int = 1,
+    mixer: str = "heads",
+    n_heads: int = 4,
+    d_head: int | None = None,
+    residual: bool = True,
+    feed_forward: bool = True,
+    norm: str = "pre",
+    positions: str = "learned",
+    tied: bool = False,
+    qkv_bias: bool = False,
+    divided: bool = True,
+    dropout: float = 0.0,
+    fused: bool = False,
+) -> dict[str, int]:
+    """The parameters of ``LanguageModel`` with the same settings, part by part.
+
+    Settings that move no parameter (residual, divided, dropout, fused) are taken, so that one set
+    of settings serves both. Raises ValueError for the settings that LanguageModel refuses.
+    """
+    check_positive(vocabulary=vocabulary, context=context, d_model=d_model)
+    check_settings(
+        n_blocks=n_blocks, d_model=d_model, mixer=mixer, d_head=d_head, norm=norm,
+        positions=positions, qkv_bias=qkv_bias, divided=divided, dropout=dropout,
+    )
+    normed = norm != "none"
+
+    block = 0
+    if mixer == "head":
+        block += 3 * d_model * d_model                                   # no biases and no W_o
+    if mixer == "heads":
+        block += attention_parameters(d_model, n_heads, d_head, qkv_bias)
+    if mixer != "none" and normed:
+        block += layer_norm_parameters(d_model)
+    if feed_forward:
+        block += feed_forward_parameters(d_model)
+        block += layer_norm_parameters(d_model) if normed else 0
+
+    parts = {
+        "token embeddings": vocabulary * d_model,
+        "position embeddings": context * d_model if positions == "learned" else 0,
+        "blocks": n_blocks * block,
+        "final LayerNorm": layer_norm_parameters(d_model) if normed else 0,
+        "output head": 0 if tied else vocabulary * d_model,
+    }
+    return parts | {"one block": block, "total": sum(parts.values())}
+
+
+def count_parameters(module: nn.Module) -> int:
+    """The parameters of a built module; a tensor used in two places counts once."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def attention_matrix_bytes(n: int, n_heads: int, bytes_per_number: int = 4) -> int:
+    """One n x n tensor per head: the scores of one sequence of n tokens in one layer."""
+    check_positive(n=n, n_heads=n_heads, bytes_per_number=bytes_per_number)
+    return n_heads * n * n * bytes_per_number
+
+
+def head_width(d_model: int, n_heads: int, d_head: int | None) -> int:
+    """The width of one head: d_head where it is given, else d_model shared out evenly."""
+    check_positive(d_model=d_model, n_heads=n_heads)
+    if d_head is not None:
+        check_positive(d_head=d_head)
+        return d_head
+    if d_model % n_heads:
+        raise ValueError(
+            f"d_model {d_model} cannot be shared out evenly among {n_heads} heads: "
+            "choose a number of heads that divides it, or give d_head"
+        )
+    return d_model // n_heads
+
+
+def check_positive(**sizes: int) -> None:
+    """Raise ValueError, naming the size and its value, for the first that is below one."""
+    for name, value in sizes.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Raise ValueError, naming the value and the allowed ones, for a value that is not allowed."""
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
+
+
+def check_dropout(dropout: float) -> None:
+    """Raise ValueError for a dropout that is not a probability."""
+    if not 0.0 <= dropout <= 1.0:
+        raise ValueError(f"dropout must be a probability between 0 and 1, got {dropout}")
+
+
+def check_settings(
+    *, n_blocks: int, d_model: int, mixer: str, d_head: int | None, norm: str, positions: str,
+    qkv_bias: bool, divided: bool, dropout: float,
+) -> None:
+    """Raise ValueError for settings of a language model that do not go together."""
+    if n_blocks < 0:
+        raise ValueError(f"n_blocks must be at least 0, got {n_blocks}")
+    check_choice("mixer", mixer, MIXERS)
+    check_choice("norm", norm, NORMS)
+    check_choice("positions", positions, POSITIONS)
+    check_dropout(dropout)
+    if positions == "sinusoidal" and d_model % 2:
+        raise ValueError(f"sinusoidal positions need an even d_model, got {d_model}")
+    if mixer == "heads":
+        return
+    asked_for = {
+        f"positions={positions!r}": positions in ("rotary", "alibi"),
+        f"d_head={d_head}": d_head is not None,
+        "qkv_bias=True": qkv_bias,
+        "divided=False": not divided,
+    }
+    for setting, asked in asked_for.items():
+        if asked:
+            raise ValueError(f"{setting} needs mixer='heads', got mixer={mixer!r}")
