@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
+LEDGER = FIXTURES / "ledger.yaml"
 
 
 class LedgerError(ValueError):
@@ -100,7 +101,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def load_ledger(path: Path = FIXTURES / "ledger.yaml") -> Ledger:
+def load_ledger(path: Path) -> Ledger:
     """Read and validate a ledger.
 
     Raises:
@@ -150,4 +151,6 @@ def _cross_faults(raw: Mapping[str, Any]) -> list[str]:
     for claim in raw["claims"]:
         if claim["section"] not in raw["sections"]:
             faults.append(f"claim {claim['id']}: section '{claim['section']}' is none of {known}")
+        if "awaits" in claim and claim["verdict"] != "not run":
+            faults.append(f"claim {claim['id']}: it awaits something, yet its verdict is '{claim['verdict']}'")
     return faults

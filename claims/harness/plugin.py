@@ -14,11 +14,11 @@ import hypothesis
 import pytest
 import torch
 
-from claims.harness import completeness, machine, report, tables
+from claims.harness import completeness, ledger, machine, report, tables
 from claims.harness.check import BrokenClaim, Check, Refuted
 from claims.harness.implementation import Implementation
 from claims.harness.isolation import GlobalState
-from claims.harness.ledger import Entry, Expected, Ledger, load_ledger
+from claims.harness.ledger import Entry, Expected, Ledger
 from claims.harness.mark import claim_id
 from claims.harness.seeds import DEFAULT_BASE_SEED, Draws, parse_base_seeds
 
@@ -61,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def _refuse_bad_options(config: pytest.Config) -> None:
     """Every fault that can be known before anything runs, as one sentence."""
     try:
-        config.stash[LEDGER] = load_ledger()
+        config.stash[LEDGER] = ledger.load_ledger(ledger.LEDGER)
         config.stash[BASE_SEEDS] = parse_base_seeds(config.getoption("base_seed"))
         config.stash[IMPLEMENTATION] = Implementation(config.getoption("implementation"))
         report.demand_writable(config.getoption("claims_json"))
@@ -131,8 +131,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m deselects by the marks that are added here
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    ledger = config.stash[LEDGER]
-    if faults := completeness.faults(ledger, items, tables.EXPECTED):
+    faults = completeness.faults(config.stash[LEDGER], items, tables.EXPECTED)
+    if faults:
         raise pytest.UsageError("ledger and tests disagree:\n" + "\n".join(f"  {f}" for f in faults))
     for item in items:
         entry = _entry(item)
@@ -226,12 +226,11 @@ def _require_entry(request: pytest.FixtureRequest) -> Entry:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
     """Around the body of every test: global state is restored, and a claim must keep the rules."""
     entry = _entry(pyfuncitem)
-    before = GlobalState.take()
+    before = GlobalState()
     try:
         result = yield
     finally:
-        changes = before.changes(GlobalState.take())
-        before.restore()
+        changes = before.restore()
     if entry is not None:
         if changes:
             raise BrokenClaim(

@@ -118,11 +118,11 @@ class Report:
             other = result.get(outcome.claim, outcome.verdict)
             result[outcome.claim] = min(outcome.verdict, other, key=worst.index)
         for entry in self._ledger.entries.values():
-            if entry.verdict in ("not run", "background"):
+            if not entry.has_test:
                 result[entry.id] = entry.verdict
             elif self._gpu_deselected(entry):
                 result.setdefault(entry.id, "not run")
-        return result
+        return {name: result[name] for name in self._ledger.entries if name in result}
 
     def _gpu_deselected(self, entry: Entry) -> bool:
         return "gpu" in entry.needs and "not gpu" in self._config.getoption("markexpr", "")

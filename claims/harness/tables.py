@@ -140,7 +140,7 @@ def _compare(obtained_file: Path, stored_file: Path, decimals: Mapping[str, int]
                 unit = 10.0 ** -decimals[name]
                 try:
                     apart = abs(round(float(new) / unit) - round(float(old) / unit))
-                except ValueError as error:
+                except (ValueError, OverflowError) as error:
                     raise BrokenClaim(f"stored '{name}', row {row}: '{old}' is no finite number") from error
                 differs = apart > 1
             else:
