@@ -1,4 +1,4 @@
-"""A small project under the real harness: a ledger and test modules of one's own, run in this process."""
+"""A small project under the real harness, with its own ledger and tests, run in this process."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from conftest import Project, output
 
 
@@ -140,8 +141,7 @@ def test_a(check):
 
 def test_check_and_table_belong_to_claims(project: Project) -> None:
     project.entry("a").test(
-        '@claim("a")\ndef test_a(check):\n    check(1, exact(1))\n'
-        "def test_b(check):\n    pass\n"
+        '@claim("a")\ndef test_a(check):\n    check(1, exact(1))\ndef test_b(check):\n    pass\n'
     )
     result = project.run()
     result.assert_outcomes(passed=1, errors=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from conftest import Project, output
 
 GOOD = '@claim("{0}")\ndef test_{0}(check):\n    check(1, exact(1))\n'
@@ -18,13 +19,20 @@ def test_an_entry_without_a_test(project: Project) -> None:
     project.entry("a").entry("b").test(GOOD.format("a"))
     sentence = "claim b: the ledger's verdict is 'exact', but no test of test_02_average decides it"
     assert sentence in refused(project)
-    for narrowed in (["-k", "test_a"], ["claims/test_02_average.py"], ["claims/test_02_average.py::test_a"]):
+    for narrowed in (
+        ["-k", "test_a"],
+        ["claims/test_02_average.py"],
+        ["claims/test_02_average.py::test_a"],
+    ):
         assert sentence in refused(project, *narrowed)
 
 
 def test_a_test_without_an_entry(project: Project) -> None:
     project.entry("a").test(GOOD.format("a") + GOOD.format("b"))
-    assert "claim b: test_02_average.test_b decides it, but the ledger has no such entry" in refused(project)
+    assert (
+        "claim b: test_02_average.test_b decides it, but the ledger has no such entry"
+        in refused(project)
+    )
 
 
 def test_two_tests_of_one_entry(project: Project) -> None:

@@ -1,12 +1,12 @@
-"""A GPU run without a GPU is an error, a CPU run touches no CUDA, and both collect the same claims."""
+"""-m gpu without a GPU is an error; a CPU run touches no CUDA; both collect the same claims."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from conftest import Project, output
 
 from claims.harness import machine
+from conftest import Project, output
 
 TESTS = """
 @claim("on-gpu")
@@ -26,7 +26,9 @@ def both(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     return project.test(TESTS)
 
 
-@pytest.mark.parametrize("expression", ["gpu", "gpu and statistical", "gpu or statistical", "(gpu)"])
+@pytest.mark.parametrize(
+    "expression", ["gpu", "gpu and statistical", "gpu or statistical", "(gpu)"]
+)
 def test_asking_for_the_gpu_without_one_is_an_error_that_says_why(
     both: Project, expression: str
 ) -> None:
@@ -36,7 +38,8 @@ def test_asking_for_the_gpu_without_one_is_an_error_that_says_why(
 
 
 @pytest.mark.parametrize(
-    "expression", ["not gpu", "not (gpu or statistical)", "not gpu and not statistical", "(not gpu)"]
+    "expression",
+    ["not gpu", "not (gpu or statistical)", "not gpu and not statistical", "(not gpu)"],
 )
 def test_leaving_the_gpu_out_runs_the_rest_and_reports_what_was_left(
     both: Project, expression: str
@@ -62,10 +65,14 @@ def test_collected_ids_do_not_depend_on_the_machine(
 
     without = ids()
     monkeypatch.setattr(machine, "gpu_fault", lambda: "")
-    assert ids() == without == [
-        "claims/test_02_average.py::test_on_cpu",
-        "claims/test_02_average.py::test_on_gpu",
-    ]
+    assert (
+        ids()
+        == without
+        == [
+            "claims/test_02_average.py::test_on_cpu",
+            "claims/test_02_average.py::test_on_gpu",
+        ]
+    )
 
 
 def test_a_cpu_run_asks_nothing_of_cuda(both: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +89,12 @@ def test_a_cpu_run_asks_nothing_of_cuda(both: Project, monkeypatch: pytest.Monke
     [
         (False, False, None, "is built without CUDA"),
         (True, False, None, "finds no CUDA device"),
-        (True, True, RuntimeError("no kernel image is available\nmore"), "first kernel: no kernel image"),
+        (
+            True,
+            True,
+            RuntimeError("no kernel image is available\nmore"),
+            "first kernel: no kernel image",
+        ),
         (True, True, None, ""),
     ],
 )

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT, Project, output
 
 from claims.harness.ledger import LedgerError, load_ledger
+from conftest import ROOT, Project, output
 
 ENTRY: dict[str, Any] = {
     "id": "token-count",

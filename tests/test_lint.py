@@ -1,4 +1,4 @@
-"""Rules that claims keep, read off their source: what a reviewer would otherwise have to look for."""
+"""Rules that claims keep, read off their source, so that no reviewer has to look for them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from conftest import ROOT
 
 CLAIMS = ROOT / "claims"
@@ -64,8 +65,12 @@ def branches(tree: ast.AST) -> Iterator[int]:
     """`if`, `try` and `return` in the body of a claim: a way to pass without comparing."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-            nested = {inner for f in ast.walk(node) if isinstance(f, ast.FunctionDef | ast.Lambda)
-                      and f is not node for inner in ast.walk(f)}
+            nested = {
+                inner
+                for f in ast.walk(node)
+                if isinstance(f, ast.FunctionDef | ast.Lambda) and f is not node
+                for inner in ast.walk(f)
+            }
             for inner in ast.walk(node):
                 if isinstance(inner, ast.If | ast.Try | ast.Return) and inner not in nested:
                     yield inner.lineno
@@ -80,7 +85,9 @@ def skips_without_reason(tree: ast.AST) -> Iterator[int]:
 RULES = {
     # R-numbers of the reports that a rule answers are given where there is one.
     "imports the package under test": imports_of("transformer"),
-    "an instrument knows no expected value": imports_of("claims.harness.tolerance", "claims.harness.check"),
+    "an instrument knows no expected value": imports_of(
+        "claims.harness.tolerance", "claims.harness.check"
+    ),
     "the harness imports no instrument": imports_of("claims.instruments"),
     "asserts": assertions,
     "compares outside of check": calls_of("allclose", "isclose", "assert_close", "approx"),
@@ -119,7 +126,9 @@ def test_each_rule_finds_its_fault(rule: str) -> None:
 
 def check_files(paths: list[Path], *rules: str) -> None:
     assert paths
-    found = [f"{path.name}: {fault}" for path in paths for fault in faults(path.read_text(), *rules)]
+    found = [
+        f"{path.name}: {fault}" for path in paths for fault in faults(path.read_text(), *rules)
+    ]
     assert not found, "\n".join(found)
 
 
@@ -141,7 +150,9 @@ def test_claims_compare_with_check_alone_and_draw_from_rng() -> None:
 
 def test_instruments_measure_and_do_not_judge() -> None:
     measuring = [path for path in INSTRUMENTS if path.name != "plugin.py"]
-    check_files(measuring, "asserts", "an instrument knows no expected value", "compares outside of check")
+    check_files(
+        measuring, "asserts", "an instrument knows no expected value", "compares outside of check"
+    )
 
 
 def test_the_harness_imports_no_instrument() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+
 from conftest import Project, output
 
 TESTS = """
@@ -91,7 +92,9 @@ def test_json_and_junit_say_the_same(mixed: Project, tmp_path: Path) -> None:
     cases = ElementTree.parse(mixed.folder / "out.xml").iter("testcase")
     properties = [{p.get("name"): p.get("value") for p in case.iter("property")} for case in cases]
     said = {p["claim"]: p["verdict"] for p in properties if "claim" in p}
-    assert {**said, "ends-badly": "failed"} == {k: v for k, v in data["verdicts"].items() if k in said}
+    assert {**said, "ends-badly": "failed"} == {
+        k: v for k, v in data["verdicts"].items() if k in said
+    }
     printed = next(p for p in properties if p.get("claim") == "printed")
     assert json.loads(printed["check 1"] or "")["document"] == "2.43"
 
@@ -130,7 +133,15 @@ def test_an_old_json_file_survives_a_run_without_claims(mixed: Project) -> None:
 
 def test_the_header_names_what_a_result_depends_on(mixed: Project) -> None:
     text = output(mixed.run())
-    for part in ("implementation package", "base seed 17", "budget", "torch ", "device cpu", "threads 1", "tf32 off"):
+    for part in (
+        "implementation package",
+        "base seed 17",
+        "budget",
+        "torch ",
+        "device cpu",
+        "threads 1",
+        "tf32 off",
+    ):
         assert part in text
 
 

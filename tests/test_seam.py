@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 
 import pytest
-from conftest import Project, output
 
 import transformer
 from claims.harness.implementation import NAMES, Implementation
+from conftest import Project, output
 
 
 def test_the_reference_provides_every_name_and_no_other() -> None:
@@ -72,7 +72,8 @@ def test_b(implementation, check):
 def test_a_name_outside_the_seam_is_a_defect_of_the_claim(project: Project) -> None:
     project.package("larger", "def causal_mask(n): ...\ndef secret(): ...\n")
     project.entry("a").test(
-        '@claim("a")\ndef test_a(implementation, check):\n    check(implementation.secret(), exact(None))\n'
+        '@claim("a")\ndef test_a(implementation, check):\n'
+        "    check(implementation.secret(), exact(None))\n"
     )
     result = project.run("--implementation", "larger")
     result.assert_outcomes(failed=1)

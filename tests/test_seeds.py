@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import Project, output
 from hypothesis import given
 from hypothesis import strategies as st
 
 from claims.harness.seeds import Draws, parse_base_seeds
+from conftest import Project, output
 
 
 @given(rows=st.integers(1, 40), more=st.integers(0, 40), width=st.integers(1, 40))

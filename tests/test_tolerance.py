@@ -29,7 +29,7 @@ WHY = "for the test"
 NAN, INF = math.nan, math.inf
 
 
-# ---- exact ----------------------------------------------------------------------------------------
+# ---- exact -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_exact_compares_floats_bit_for_bit_with_equal_infinities() -> None:
     assert not exact(value, because=WHY).judge(torch.tensor([1.0 + 2**-23, -INF])).ok
 
 
-# ---- printed digits -------------------------------------------------------------------------------
+# ---- printed digits ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("printed", [3.975, 16.071, 0.16, 1100.1, -2.5])
@@ -114,7 +114,7 @@ def test_digits_of_tables_and_tensors() -> None:
     assert not digits(NAN, 2).judge(NAN).ok
 
 
-# ---- bounds ---------------------------------------------------------------------------------------
+# ---- bounds ------------------------------------------------------------------------------------
 
 
 def test_within() -> None:
@@ -131,7 +131,7 @@ def test_within() -> None:
         band.judge(torch.empty(0))
 
 
-# ---- rounding -------------------------------------------------------------------------------------
+# ---- rounding ----------------------------------------------------------------------------------
 
 
 def test_rounding_allows_k_times_the_plain_error_and_one_ulp() -> None:
@@ -158,7 +158,7 @@ def test_rounding_asks_for_a_float64_reference_and_one_precision() -> None:
     value = torch.ones(2)
     with pytest.raises(MisusedTolerance, match="float64"):
         rounding(value, value, 2, WHY).judge(value)
-    with pytest.raises(MisusedTolerance, match="plain computation is torch.float16"):
+    with pytest.raises(MisusedTolerance, match="plain computation is .*float16"):
         rounding(value.double(), value.half(), 2, WHY).judge(value)
 
 
@@ -170,7 +170,9 @@ def test_ulps(dtype: torch.dtype) -> None:
     for sign in (-1, 1):
         step = sign * n * unit * scale.double()
         assert ulps(reference, n, WHY, scale=scale).judge((reference + 0.99 * step).to(dtype)).ok
-        assert not ulps(reference, n, WHY, scale=scale).judge((reference + 1.01 * step).to(dtype)).ok
+        assert (
+            not ulps(reference, n, WHY, scale=scale).judge((reference + 1.01 * step).to(dtype)).ok
+        )
 
 
 def test_ulps_holds_element_by_element() -> None:
@@ -190,7 +192,8 @@ def test_ulps_of_numbers_infinities_and_shapes() -> None:
     assert not ulps(torch.ones(1), 2, WHY).judge(torch.tensor([NAN])).ok
 
 
-# ---- statistical ----------------------------------------------------------------------------------
+# ---- statistical -------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize(("low", "high"), [(0.5, 0.5), (0.65, 0.75), (0.0, 0.01), (0.99, 1.0)])
 def test_proportion_fails_a_true_claim_no_oftener_than_declared(low: float, high: float) -> None:
@@ -261,7 +264,7 @@ def test_uniform_at_its_boundary() -> None:
 def test_a_sample_too_small_for_what_it_should_notice_is_a_defect(
     tolerance: Any, sample: Any
 ) -> None:
-    with pytest.raises(MisusedTolerance, match="notices a departure of 0.01"):
+    with pytest.raises(MisusedTolerance, match=r"notices a departure of 0\.01"):
         tolerance.judge(sample)
 
 
@@ -286,7 +289,7 @@ def test_a_departure_that_leaves_the_unit_interval_is_a_defect() -> None:
         proportion(0.0, 1.0, detects=0.1).judge((5, 10))
 
 
-# ---- trained --------------------------------------------------------------------------------------
+# ---- trained -----------------------------------------------------------------------------------
 
 
 def test_trained_at_its_boundary() -> None:
@@ -307,7 +310,7 @@ def test_trained_needs_three_seeds_and_two_sides() -> None:
     assert not trained(0, 1, WHY).judge([0.5, NAN, 0.5]).ok
 
 
-# ---- plain data -----------------------------------------------------------------------------------
+# ---- plain data --------------------------------------------------------------------------------
 
 
 def test_nan_is_found_anywhere() -> None:

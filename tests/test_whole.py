@@ -1,7 +1,7 @@
 """Whole runs of the real claims, as users start them, in processes of their own.
 
-The reference run and the run of a renamed copy (shuffled, on two workers, the original blocked) must agree
-in every outcome and every recorded value.
+The reference run and the run of a renamed copy (shuffled, on two workers, the original blocked)
+must agree in every outcome and every recorded value.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from conftest import ROOT
 
 BLOCKER = """
@@ -55,9 +56,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def recorded(data: dict[str, Any]) -> dict[str, Any]:
-    return {
-        run["test"]: (run["verdict"], run["reason"], run["records"]) for run in data["runs"]
-    }
+    return {run["test"]: (run["verdict"], run["reason"], run["records"]) for run in data["runs"]}
 
 
 def test_every_claim_turns_out_as_the_ledger_says(reference: dict[str, Any]) -> None:
@@ -114,7 +113,11 @@ def test_collection_needs_no_corpus_no_cache_and_no_network(tmp_path: Path) -> N
 
 
 # An address that refuses at once, in place of any network.
-NO_NETWORK = {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", "NO_PROXY": ""}
+NO_NETWORK = {
+    "HTTPS_PROXY": "http://127.0.0.1:9",
+    "HTTP_PROXY": "http://127.0.0.1:9",
+    "NO_PROXY": "",
+}
 
 
 def test_another_corpus_decides_all_but_the_exact_counts(tmp_path: Path) -> None:

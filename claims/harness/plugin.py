@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 # cuBLAS reads this once, at its first use; 8.125 MiB is what cards before Hopper take by default.
@@ -24,7 +24,7 @@ from claims.harness.seeds import DEFAULT_BASE_SEED, Draws, parse_base_seeds
 
 LEDGER = pytest.StashKey[Ledger]()
 IMPLEMENTATION = pytest.StashKey[Implementation]()
-BASE_SEEDS = pytest.StashKey[list[int]]()
+BASE_SEEDS = pytest.StashKey[Sequence[int]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,7 +39,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--base-seed",
         default=str(DEFAULT_BASE_SEED),
         metavar="N|N..M",
-        help=f"seed of every draw (default: {DEFAULT_BASE_SEED}); a range runs each drawing claim per seed",
+        help=f"seed of every draw (default: {DEFAULT_BASE_SEED}); "
+        "with a range, every claim that draws runs once per seed",
     )
     group.addoption(
         "--claims-json", metavar="FILE", help="write every claim's verdict and record to FILE"
@@ -84,7 +85,8 @@ def _set_up_hypothesis() -> None:
     - derandomize: the same examples on every run, so that a red CI is red at home.
     - deadline None: the first, lazy call into torch takes longer than any other.
     - too_slow suppressed: building tensors is slow on a busy machine; nothing else is suppressed.
-    - report_multiple_bugs False: several failures would come as a group, which hides that all are Refuted.
+    - report_multiple_bugs False: several failures would come as a group, which hides that all are
+    Refuted.
     """
     hypothesis.settings.register_profile(
         "claims",
@@ -96,7 +98,7 @@ def _set_up_hypothesis() -> None:
         database=None,
     )
     hypothesis.settings.load_profile("claims")
-    hypothesis.register_random(_TORCH_RANDOM)  # type: ignore[arg-type]
+    hypothesis.register_random(_TORCH_RANDOM)
 
 
 class _TorchRandom:
@@ -120,7 +122,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     ]
 
 
-# ---- collection -----------------------------------------------------------------------------------
+# ---- collection --------------------------------------------------------------------------------
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -133,7 +135,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     faults = completeness.faults(config.stash[LEDGER], items, tables.EXPECTED)
     if faults:
-        raise pytest.UsageError("ledger and tests disagree:\n" + "\n".join(f"  {f}" for f in faults))
+        raise pytest.UsageError(
+            "ledger and tests disagree:\n" + "\n".join(f"  {f}" for f in faults)
+        )
     for item in items:
         entry = _entry(item)
         if entry is None:
@@ -152,7 +156,7 @@ def _entry(item: pytest.Item) -> Entry | None:
     return None if name is None else item.config.stash[LEDGER][name]
 
 
-# ---- fixtures -------------------------------------------------------------------------------------
+# ---- fixtures ----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
@@ -219,7 +223,7 @@ def _require_entry(request: pytest.FixtureRequest) -> Entry:
     return entry
 
 
-# ---- running --------------------------------------------------------------------------------------
+# ---- running -----------------------------------------------------------------------------------
 
 
 @pytest.hookimpl(wrapper=True)
@@ -241,23 +245,28 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
     return result
 
 
-def _demand_verdict(entry: Entry, check: Check | None) -> None:
+def _demand_verdict(entry: Entry, check: object) -> None:
     """A body that ended without a failure must have compared, and with the ledger's verdict."""
-    if check is None or not check.records:
-        raise BrokenClaim(f"claim {entry.id} recorded no check: a claim that compared nothing is not verified")
+    if not isinstance(check, Check) or not check.records:
+        raise BrokenClaim(
+            f"claim {entry.id} recorded no check: a claim that compared nothing is not verified"
+        )
     verdict = report.verdict_of(check.records)
     if entry.verdict != "refuted" and verdict != entry.verdict:
         raise BrokenClaim(
-            f"claim {entry.id}: the ledger's verdict is '{entry.verdict}', the checks say '{verdict}'; "
+            f"claim {entry.id}: the ledger's verdict is '{entry.verdict}', "
+            f"the checks say '{verdict}'; "
             "if that is right, change the ledger, so that a reviewer sees it"
         )
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: after pytest has turned xfails into outcomes
+@pytest.hookimpl(
+    wrapper=True, tryfirst=True
+)  # outermost: after pytest has turned xfails into outcomes
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Carry the claim's outcome on the test report: to xdist's controller, JUnit and the summary."""
+    """Put the claim's outcome on the test report, for xdist's controller, JUnit and summary."""
     outcome = yield
     entry = _entry(item)
     decided = outcome.when == "call" or not outcome.passed
@@ -265,8 +274,8 @@ def pytest_runtest_makereport(
         outcome.longrepr = str(call.excinfo.value)  # the fault is the rule, not a line of code
     if entry is not None and decided:
         check = getattr(item, "funcargs", {}).get("check")
-        item.user_properties.extend(report.properties(entry, outcome, check.records if check else []))
+        item.user_properties.extend(
+            report.properties(entry, outcome, check.records if check else [])
+        )
         outcome.user_properties = list(item.user_properties)
     return outcome
-
-

@@ -29,12 +29,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("claims").addoption(
         "--corpus",
         metavar="FILE",
-        help=f"text to run on; default: ${CORPUS_VARIABLE}, the user cache, a download, the stand-in",
+        help=f"text to run on; else ${CORPUS_VARIABLE}, the user cache, a download, the stand-in",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A file that somebody named is read now: a typo must not wait for the first claim that needs it.
+    # A file that somebody named is read now: a typo must not wait for the first claim that needs
+    # it.
     if _given(config) is not None and isinstance(fault := _find(config), CorpusError):
         raise pytest.UsageError(str(fault))
 
@@ -118,5 +119,7 @@ def _find(config: pytest.Config) -> Corpus | CorpusError:
 
 
 def _runs_claims(config: pytest.Config) -> bool:
-    paths = [(config.invocation_params.dir / arg.partition("::")[0]).resolve() for arg in config.args]
+    paths = [
+        (config.invocation_params.dir / arg.partition("::")[0]).resolve() for arg in config.args
+    ]
     return any(path in (CLAIMS, *CLAIMS.parents) or CLAIMS in path.parents for path in paths)
