@@ -136,11 +136,11 @@ class within:
 class rounding:
     """Error against a float64 reference, at most k times that of the plainest computation.
 
-    max|measured - reference| <= k * max|simplest - reference| + floor, where `simplest` is the
-    plainest computation in the precision of `measured`, and the floor is one unit in the last place of the
-    largest reference value: an error of zero in the plain computation must not forbid one rounding.
-    k comes with its reason. Infinities must stand in the same places. (The rule is that of the
-    FlashAttention tests: fused error at most twice the plain one's.)
+    max|measured - reference| <= k * max|simplest - reference| + floor. `simplest` is the plainest
+    computation in the precision of `measured`; the floor is one unit in the last place of the
+    largest reference value, so that an error of zero in the plain computation does not forbid one
+    rounding. k comes with its reason. Infinities must stand in the same places. The rule is that
+    of the FlashAttention tests: the fused error is at most twice the plain one's.
     """
 
     reference: Tensor
