@@ -27,20 +27,23 @@ Step = Callable[[], object]
 Make = Callable[[str], tuple[Named, Step]]  # (device) -> what there is, and the step
 
 
-def predicted(make: Make, earlier: int = 0) -> list[int]:
-    """The bytes allocated after each operation that allocates, in the step after `earlier` ones."""
+def predicted(make: Make, earlier: int = 0) -> tuple[list[int], int]:
+    """The bytes allocated after each operation that allocates, in the step after `earlier` ones;
+    and the bytes of all allocations in the step."""
     named, step = make("meta")
     for _ in range(earlier):
         measure(step, named=named)
     with following(named, workspace=0, granule=1) as trace:
         step()
     storages = [s for s in trace.storages if s.bytes > NUMBER]
-    moments = sorted({s.made for s in storages if s.made > 0})
-    return [sum(s.bytes for s in storages if s.made <= m <= s.last) for m in moments]
+    made = [s for s in storages if s.made > 0]
+    moments = sorted({s.made for s in made})
+    totals = [sum(s.bytes for s in storages if s.made <= m <= s.last) for m in moments]
+    return totals, sum(s.bytes for s in made)
 
 
-def seen(make: Make, earlier: int = 0) -> list[int]:
-    """The bytes allocated after each allocation on the CPU."""
+def seen(make: Make, earlier: int = 0) -> tuple[list[int], int]:
+    """The same on the CPU, the first after each allocation."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         _, step = make("cpu")
         for _ in range(earlier):
@@ -51,14 +54,15 @@ def seen(make: Make, earlier: int = 0) -> list[int]:
     tree = profiled.profiler.kineto_results.experimental_event_tree()
     events = sorted(flat(tree), key=lambda event: event.start_time_ns)
     (the_step,) = (event for event in events if event.name == "the step")
-    allocated, after = 0, []
+    allocated, after, made = 0, [], 0
     for event in events:
         if event.typed[0] == _EventType.Allocation and abs(event.typed[1].alloc_size) > NUMBER:
             size = event.typed[1].alloc_size
             allocated += size
             if the_step.start_time_ns <= event.start_time_ns <= the_step.end_time_ns and size > 0:
                 after.append(allocated)
-    return after
+                made += size
+    return after, made
 
 
 def flat(events: list[Any]) -> Iterator[Any]:
@@ -107,6 +111,11 @@ def hooked(h: Tensor) -> Tensor:
     return h * 2 + h * 3
 
 
+def gradient(h: Tensor) -> Tensor:
+    (g,) = torch.autograd.grad((h.sin() + h.cos()).sum(), h, create_graph=True)
+    return g
+
+
 def plain_attention(h: Tensor, **settings: Any) -> Tensor:
     with sdpa_kernel(SDPBackend.MATH):
         return F.scaled_dot_product_attention(h, h * 2, h * 3, **settings)
@@ -124,6 +133,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "first gradient has gaps": lambda h: h * 2 + SpreadsItsGradient.apply(h),  # type: ignore[no-untyped-call]
     "gradient is added to": lambda h: AddsToItsGradient.apply(h) * 3,  # type: ignore[no-untyped-call]
     "gradient is hooked": hooked,
+    "gradient of a gradient": gradient,
     # Other ways of sharing and freeing.
     "in place": lambda h: h.sin().add_(2).mul_(3).add_(h).exp(),
     "pieces": lambda h: torch.cat([h.sin(), h.cos()], 1).split(64, 1)[1].contiguous(),
@@ -152,7 +162,9 @@ def test_bytes_at_every_moment(function: str) -> None:
 
         return {"x": x}, step
 
-    assert summits(predicted(make)) == summits(seen(make))
+    (expected, expected_sum), (totals, in_all) = predicted(make), seen(make)
+    assert summits(expected) == summits(totals)
+    assert expected_sum == in_all
 
 
 # Models. Some kernels of the CPU have temporaries of their own (the backward pass of layer norm has
@@ -160,7 +172,7 @@ def test_bytes_at_every_moment(function: str) -> None:
 
 
 def assert_seen(make: Make, earlier: int = 0) -> None:
-    expected, totals = predicted(make, earlier), seen(make, earlier)
+    (expected, _), (totals, _) = predicted(make, earlier), seen(make, earlier)
     assert max(expected) == max(totals)
     remaining = iter(totals)
     for number, total in enumerate(expected):

@@ -18,9 +18,10 @@ Not predicted: temporaries inside one operation, which the meta device does not 
 softmax, layer norm, GELU, cross entropy and matrix products are none. Others have some: reductions
 to few outputs, the backward pass of embeddings (it sorts), fused attention (linear in the number of
 tokens), logsumexp, sorting, convolutions and linear algebra; mse_loss and its like, whose result
-moreover keeps a block as large as their input. Python's numbers and random state are on the host.
-Tensors in reference cycles count to the end, for when the garbage collector would find them cannot
-be known. `Footprint.ceiling` bounds what the allocator adds by not splitting blocks.
+moreover keeps a block as large as their input. The backward pass of a few functions (atan2) writes
+in place on a device where it makes a tensor here. Numbers and random state of Python are on the
+host. Tensors in reference cycles count to the end, for when the garbage collector would find them
+cannot be known. `Footprint.ceiling` bounds what the allocator adds by not splitting blocks.
 """
 
 from __future__ import annotations

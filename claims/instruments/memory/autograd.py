@@ -27,16 +27,6 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-def is_dense(tensor: Tensor) -> bool:
-    """Whether the tensor's elements fill a stretch of memory, in some order, once each."""
-    filled = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1 and stride != filled:
-            return False
-        filled *= size
-    return True
-
-
 class Accumulation:
     """Tells autograd's additions of gradients from others. To be asked about every operation."""
 
@@ -54,7 +44,7 @@ class Accumulation:
 
         A sum that a node of the graph computes for itself is no addition of gradients. Those begin
         with a gradient from an earlier node, or from this one where two of its outputs go to one
-        place.
+        place (there a sum of its own would be taken for one).
         """
         node = torch._C._current_autograd_node()
         if node is None:
@@ -63,12 +53,11 @@ class Accumulation:
             self._node, self._since = node._sequence_nr(), moment
         if func is not ADD or torch.is_grad_enabled() or not _engine_called():
             return False
-        edges = [edge for edge in node.next_functions if edge[0] is not None]
-        own_outputs = len(set(edges)) < len(edges)
+        own_outputs = len(set(node.next_functions)) < len(node.next_functions)
         return (
             (made(args[0]) < self._since or own_outputs)
             and _reference_counts(args[0]) == self._counts
-            and is_dense(args[0])
+            and torch.ops.aten.is_non_overlapping_and_dense(args[0])
         )
 
 

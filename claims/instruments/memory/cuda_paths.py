@@ -30,7 +30,6 @@ from torch.library import _scoped_library
 
 from claims.instruments.memory.attention import attention
 from claims.instruments.memory.autocast import autocast_as_on_cuda
-from claims.instruments.memory.autograd import is_dense
 
 aten = torch.ops.aten
 
@@ -65,7 +64,8 @@ def _blas_reads(matrix: Tensor) -> bool:
     (rows, columns), (down, across) = matrix.shape[-2:], matrix.stride()[-2:]
     by_rows = across == 1 and down >= max(1, columns)
     by_columns = down == 1 and across >= max(1, rows)
-    return by_rows or by_columns or is_dense(matrix)
+    by_either = matrix.is_contiguous() and (matrix.dim() == 2 or (down != 0 and across != 0))
+    return by_rows or by_columns or by_either
 
 
 def _dropout(input: Tensor, p: float, train: bool) -> Tensor:
@@ -115,9 +115,10 @@ def composite(operation: Any) -> Callable[..., Any] | None:
     name: str = operation.name().removeprefix("aten::")
     if name in _KERNELS:
         return _KERNELS[name]
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
-    parts = has(operation.name(), "CompositeImplicitAutograd")
-    return operation.decompose if parts and not has(operation.name(), "CPU") else None
+    is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(
+        operation.name(), "CompositeImplicitAutograd"
+    )
+    return operation.decompose if is_composite else None
 
 
 @contextmanager

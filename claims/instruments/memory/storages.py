@@ -23,8 +23,6 @@ from claims.instruments.memory.autograd import Accumulation, in_backward
 from claims.instruments.memory.cuda_paths import MATRIX_PRODUCTS, composite, hidden
 from claims.instruments.memory.naming import Named
 
-BETWEEN_DEVICES = {"copy_", "_to_copy"}
-
 
 @dataclass(eq=False)
 class Followed:
@@ -157,12 +155,12 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _on_meta(operation: str, arguments: Any) -> list[Tensor]:
     """The tensors on the meta device among an operation's arguments or results.
 
-    Raises ValueError if others are mixed with them. CUDA allows that for numbers, for copies from
-    one device to another, and for indices; a copy of the indices would go to the device.
+    Raises ValueError if others are mixed with them, but for numbers and where one is copied to
+    another. (CUDA also takes indices from the host, and copies them to the device.)
     """
     tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)]
     on_meta = [tensor for tensor in tensors if tensor.device.type == "meta"]
-    if on_meta and len(on_meta) < len(tensors) and operation not in BETWEEN_DEVICES:
+    if on_meta and len(on_meta) < len(tensors) and operation != "copy_":
         for tensor in tensors:
             if tensor.device.type != "meta" and tensor.dim() > 0:
                 raise ValueError(
