@@ -1,4 +1,4 @@
-"""Recurrent cells, the gradient through them, and the chain of operations between two tensors.
+"""Recurrent cells, the gradient through them, and how many operations wait for one another.
 
 The chapter leaves recurrence behind on its first page, so a package under test has no cells: these
 are plain ones.
@@ -6,7 +6,7 @@ are plain ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -52,11 +52,23 @@ def operations_between(later: Tensor, earlier: Tensor) -> int:
             return getattr(node, "variable", None) is earlier
         return node is earlier.grad_fn
 
-    count = 0
-    reached = {later.grad_fn} if later.grad_fn else set()
-    while reached:
-        if any(map(is_earlier, reached)):
-            return count
-        count += 1
-        reached = {before for node in reached for before, _ in node.next_functions if before}
+    for distance, nodes in enumerate(_nodes_by_distance(later)):
+        if any(map(is_earlier, nodes)):
+            return distance
     raise ValueError("no recorded operation leads from the earlier tensor to the later one")
+
+
+def operations_in_a_row(output: Tensor) -> int:
+    """The most recorded operations that had to wait for one another before `output` was there."""
+    return sum(1 for _ in _nodes_by_distance(output)) - 1  # the last is a leaf
+
+
+def _nodes_by_distance(output: Tensor) -> Iterator[set[Node]]:
+    """What autograd recorded behind `output`: the nodes 0, 1, 2, ... operations before it.
+
+    A node stands once for every length of a path that leads to it.
+    """
+    nodes = {output.grad_fn} if output.grad_fn else set()
+    while nodes:
+        yield nodes
+        nodes = {before for node in nodes for before, _ in node.next_functions if before}
