@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from conftest import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -36,7 +37,9 @@ class Clone:
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
         return self._run("bash", "-c", command, cwd=self.folder, check=False)
 
-    def _run(self, *command: str, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def _run(
+        self, *command: str, cwd: Path, check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "CI"))}
         environment = kept | {
             "PATH": f"{self._venv / 'bin'}{os.pathsep}{os.environ['PATH']}",
