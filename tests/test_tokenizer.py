@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,11 @@ GPT2_PATTERN = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|
 CORPUS_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
 any_text = st.text(st.characters(exclude_categories=["Cs"]))
-# Few letters, so that pairs repeat, overlap (aaa) and tie; and everything that splits chunks.
-repetitive_text = st.text(alphabet="aab 'st\n1é", max_size=60)
+# Few letters and words, so that chunks repeat and pairs repeat, overlap (aaa) and tie.
+repetitive_text = st.one_of(
+    st.text(alphabet="aab 'st\n1é", max_size=60),
+    st.lists(st.text(alphabet="abc", min_size=1, max_size=3), max_size=20).map(" ".join),
+)
 lines_of_words = st.lists(st.text(alphabet="abc", min_size=1, max_size=5), min_size=1, max_size=12)
 
 
@@ -54,7 +58,7 @@ def plain_training(text: str, most_merges: int) -> tuple[list[tuple[int, int]], 
     while len(merges) < most_merges:
         counts: dict[tuple[int, int], int] = {}
         for chunk, ids in state.items():
-            for pair in zip(ids, ids[1:], strict=False):
+            for pair in pairwise(ids):
                 counts[pair] = counts.get(pair, 0) + frequency[chunk]
         if not counts:
             break
@@ -306,7 +310,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
 
 
 def test_a_missing_file_is_reported_as_missing(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="absent.json"):
+    with pytest.raises(FileNotFoundError, match="absent"):
         Tokenizer.load(tmp_path / "absent.json")
 
 
@@ -341,10 +345,10 @@ def content_with(**changes: object) -> str:
         (content_with(merges=[[97, "b"]]), "merge 0 is [97, 'b']"),
         (content_with(merges=[[97.0, 98]]), "merge 0 is [97.0, 98]"),
         (content_with(merges=[[True, 98]]), "merge 0 is [True, 98]"),
-        (content_with(merges=[[97, 256]]), "merge 0 is (97, 256), but it may only use ids 0 to 255"),
-        (content_with(merges=[[97, 98], [258, 1]]), "merge 1 is (258, 1), but it may only use ids 0"),
+        (content_with(merges=[[7, 256]]), "merge 0 is (7, 256), but it may only use ids 0 to 255"),
+        (content_with(merges=[[7, 8], [257, 1]]), "merge 1 is (257, 1), but it may only use ids 0"),
         (content_with(merges=[[-1, 98]]), "merge 0 is (-1, 98)"),
-        (content_with(merges=[[97, 98], [1, 2], [97, 98]]), "merge 2 is (97, 98), and so is merge 0"),
+        (content_with(merges=[[7, 8], [1, 2], [7, 8]]), "merge 2 is (7, 8), and so is merge 0"),
     ],
 )
 def test_a_faulty_file_is_named_with_its_fault(tmp_path: Path, content: str, fault: str) -> None:

@@ -115,6 +115,8 @@ def _fused_attention(
     """The same in one call. Kernels differ in what a blind query gets, so none is shown to them."""
     if mask is None:
         return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scale)
+    if mask.dim() < 2:  # kernels refuse what broadcasting allows
+        mask = mask.view(1, -1)
     if mask.dtype == torch.bool:
         blind = ~mask.any(-1, keepdim=True)
         mask = mask | blind

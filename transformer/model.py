@@ -100,14 +100,13 @@ class LanguageModel(nn.Module):
         (learned positions, the chapter's head), and for token ids outside the vocabulary. Those are
         looked for on the CPU alone: on a GPU the check would make the host wait for the device.
         """
-        T = tokens.shape[-1]
-        if self.bounded and self.context < T:
-            raise ValueError(f"{T} tokens do not fit in a context of {self.context}")
+        _check_tokens("tokens", tokens, self.context if self.bounded else None)
         x = _embed(self.token, tokens)                                   # (B, T, d)
+        T, d = x.shape[1:]
         if self.position is not None:
             x = x + self.position(T)                                     # (B, T, d) + (T, d)
         if self.sinusoidal:
-            x = x + sinusoidal_positions(T, x.shape[-1], dtype=x.dtype, device=x.device)
+            x = x + sinusoidal_positions(T, d, dtype=x.dtype, device=x.device)
         x = self.dropout(x)
         for block in self.blocks:
             x = block(x)                                                 # (B, T, d)
@@ -129,10 +128,19 @@ def _tie(model: LanguageModel, _: object = None) -> None:
         model.head.weight = model.token.weight
 
 
+def _check_tokens(name: str, tokens: Tensor, context: int | None) -> None:
+    """Raise ValueError for what is not (B, T) token ids, or has more tokens than the context."""
+    if tokens.dim() != 2 or tokens.shape[1] == 0 or tokens.dtype != torch.int64:
+        raise ValueError(
+            f"{name} must be int64 of shape (B, T) with T of at least 1, "
+            f"got {tokens.dtype} of shape {tuple(tokens.shape)}"
+        )
+    if context is not None and tokens.shape[1] > context:
+        raise ValueError(f"{tokens.shape[1]} {name} do not fit in a context of {context}")
+
+
 def _embed(table: nn.Embedding, tokens: Tensor) -> Tensor:
     """(B, T) -> (B, T, d). The CPU's own look-up refuses ids out of range; here it says which."""
-    if tokens.dim() != 2 or tokens.dtype != torch.int64:
-        raise ValueError(f"tokens must be (B, T) int64, got {tuple(tokens.shape)} {tokens.dtype}")
     try:
         vectors: Tensor = table(tokens)
     except IndexError:
@@ -222,12 +230,10 @@ class EncoderDecoder(nn.Module):
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:         # (B, S), (B, T) int64
         """Logits (B, T, V_target): row t scores what follows target token t, given the source."""
-        for name, tokens in (("source", source), ("target", target)):
-            if tokens.shape[-1] > len(self.positions):
-                raise ValueError(
-                    f"{tokens.shape[-1]} {name} tokens do not fit in a context of "
-                    f"{len(self.positions)}"
-                )
+        _check_tokens("source tokens", source, len(self.positions))
+        _check_tokens("target tokens", target, len(self.positions))
+        if len(source) != len(target):
+            raise ValueError(f"{len(source)} sources cannot be paired with {len(target)} targets")
         memory = self._start(self.source_token, source)                  # (B, S, d)
         for layer in self.encoder:
             memory = layer(memory)

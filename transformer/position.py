@@ -20,6 +20,7 @@ class LearnedPositions(nn.Module):
 
     def forward(self, n: int) -> Tensor:
         """The vectors of positions 0..n-1, (n, d). Raises ValueError for more than there are."""
+        check_positive(n=n)
         if n > self.table.num_embeddings:
             raise ValueError(
                 f"{n} positions were asked for, but the table holds {self.table.num_embeddings}"
