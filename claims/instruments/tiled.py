@@ -110,7 +110,8 @@ def share_of_allowed_error(
 
 def largest_tensor(run: Callable[[], object]) -> int:
     """How many numbers the largest tensor holds that any operation inside `run()` returns."""
-    with _Largest() as seen:
+    seen = _Largest()  # type: ignore[no-untyped-call]
+    with seen:
         run()
     return seen.numbers
 
@@ -139,7 +140,7 @@ class _Tiled(torch.autograd.Function):
         return output
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         q, k, v, output, log_sums = ctx.saved_tensors
         dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
         # sum_j w_ij dw_ij, which the softmax takes off every dw_ij of its row.
@@ -173,8 +174,8 @@ def _scores(q: Tensor, k: Tensor, rows: slice, columns: slice) -> Tensor:
     return scores.masked_fill(key > query[:, None], -math.inf)
 
 
-class _Largest(TorchDispatchMode):
-    numbers = 0
+class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    numbers: int = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
