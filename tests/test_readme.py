@@ -1,4 +1,4 @@
-"""Every command of the README, run as a new user would: fresh clone, new environment, empty cache."""
+"""Every command of the README as a new user runs it: fresh clone, new environment, empty cache."""
 
 from __future__ import annotations
 
