@@ -31,6 +31,7 @@ MIXERS = pytest.mark.parametrize("mixer", ["none", "average", "head", "heads"])
 DTYPES = pytest.mark.parametrize(
     "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str
 )
+AVERAGES = ["loop", "matrix", "softmax"]
 # Each example computes small tensors, but the first calls of a kernel are slow: no deadline.
 settled = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -212,6 +213,7 @@ BAD_INPUT: dict[str, tuple[Callable[[], Any], list[str]]] = {
         lambda: small_translator()(tokens(5, 4), tokens(3, 4)),
         ["5 sources", "3 targets"],
     ),
+    "translator of an odd width": (lambda: small_translator(d_model=37), ["even d_model", "37"]),
     "translator without blocks": (lambda: small_translator(n_blocks=0), ["n_blocks", "0"]),
     "size of heads that do not divide": (
         lambda: tf.attention_parameters(130, 7),
@@ -946,6 +948,28 @@ def test_a_setting_of_the_heads_reaches_them(changes: dict[str, Any]) -> None:
         by_hand.blocks[0].mixer.load_state_dict(model.blocks[0].mixer.state_dict())
         assert torch.equal(model(batch), by_hand(batch))
         assert model.blocks[0].mixer.fused is fused
+
+
+@FUSED
+def test_undivided_heads_are_heads_with_longer_queries(fused: bool) -> None:
+    """q k^T without the division is (sqrt(d_head) q) k^T with it."""
+    undivided = build(tf.MultiHeadAttention, 16, 2, divided=False, fused=fused)
+    longer = build(tf.MultiHeadAttention, 16, 2, fused=fused)
+    with torch.no_grad():
+        longer.q.weight *= math.sqrt(8)
+    x = draw(2, 8, 16)
+    assert_rounding(undivided(x), longer(x))
+
+
+@pytest.mark.parametrize("leading", [(), (3,), (2, 3)], ids=str)
+@pytest.mark.parametrize(
+    "average", [tf.average_loop, tf.average_by_matrix, tf.average_by_softmax], ids=AVERAGES
+)
+def test_averages_are_running_sums_over_their_lengths(
+    average: Callable[[Tensor], Tensor], leading: tuple[int, ...]
+) -> None:
+    x = draw(*leading, 5, 4)
+    assert_rounding(average(x), x.cumsum(-2) / torch.arange(1, 6)[:, None])
 
 
 def test_an_average_that_replaces_the_token_is_the_mean_of_the_embeddings() -> None:
