@@ -34,7 +34,8 @@ from claims.harness import (
 from claims.harness.implementation import Implementation
 from claims.harness.strategies import lengths, permutations, tensors
 from claims.instruments import average_lm
-from claims.instruments.corpus import Corpus, split
+from claims.instruments.corpus import Corpus
+from claims.instruments.tokens import split
 
 DOUBLE = torch.float64
 # One model for the three rows of the chapter's first table that average: no network, no LayerNorm.
