@@ -165,9 +165,9 @@ def test_the_variance_of_a_dot_product_is_its_width(
         entries = torch.tensor([-1.0, 1.0], dtype=torch.float64)
         signs = torch.cartesian_prod(*[entries] * d).view(-1, d)
         scores = scores_of(implementation.attention, signs, signs, scale=1.0)
-        # Each log-odds is a difference of two logarithms of at most 3 d + 1, of weights good to 4 u.
-        because = "log-odds are off by at most (8 + 7 d) u, and enter squared; mean |s| <= sqrt(d)"
-        check(float(scores.square().mean()), ulps(float(d), 2 * (8 + 7 * d), because))
+        # The log-odds are two logarithms, 5 d + 2 at most together, of weights good to 4 u each.
+        because = "log-odds are off by at most (10 + 6 d) u, and enter squared; mean |s| <= sqrt(d)"
+        check(float(scores.square().mean()), ulps(float(d), 2 * (10 + 6 * d), because))
 
 
 @claim("score-std-sqrt-dk")
