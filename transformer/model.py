@@ -13,7 +13,7 @@ from .attention import Head, MultiHeadAttention
 from .average import Average
 from .block import Block, FeedForward
 from .position import LearnedPositions, sinusoidal_positions
-from .size import check_dropout, check_positive, check_settings
+from .size import check_dropout, check_even, check_positive, check_settings
 
 
 class LanguageModel(nn.Module):
@@ -100,14 +100,13 @@ class LanguageModel(nn.Module):
         (learned positions, the chapter's head), and for token ids outside the vocabulary. Those are
         looked for on the CPU alone: on a GPU the check would make the host wait for the device.
         """
-        T = tokens.shape[-1]
-        if self.bounded and self.context < T:
-            raise ValueError(f"{T} tokens do not fit in a context of {self.context}")
+        _check_tokens("tokens", tokens, self.context if self.bounded else None)
         x = _embed(self.token, tokens)                                   # (B, T, d)
+        T, d = x.shape[1:]
         if self.position is not None:
             x = x + self.position(T)                                     # (B, T, d) + (T, d)
         if self.sinusoidal:
-            x = x + sinusoidal_positions(T, x.shape[-1], dtype=x.dtype, device=x.device)
+            x = x + sinusoidal_positions(T, d, dtype=x.dtype, device=x.device)
         x = self.dropout(x)
         for block in self.blocks:
             x = block(x)                                                 # (B, T, d)
@@ -129,10 +128,19 @@ def _tie(model: LanguageModel, _: object = None) -> None:
         model.head.weight = model.token.weight
 
 
+def _check_tokens(name: str, tokens: Tensor, context: int | None) -> None:
+    """Raise ValueError for what is not (B, T) token ids, or has more tokens than the context."""
+    if tokens.dim() != 2 or tokens.shape[1] == 0 or tokens.dtype != torch.int64:
+        raise ValueError(
+            f"{name} must be int64 of shape (B, T) with T of at least 1, "
+            f"got {tokens.dtype} of shape {tuple(tokens.shape)}"
+        )
+    if context is not None and tokens.shape[1] > context:
+        raise ValueError(f"{tokens.shape[1]} {name} do not fit in a context of {context}")
+
+
 def _embed(table: nn.Embedding, tokens: Tensor) -> Tensor:
     """(B, T) -> (B, T, d). The CPU's own look-up refuses ids out of range; here it says which."""
-    if tokens.dim() != 2 or tokens.dtype != torch.int64:
-        raise ValueError(f"tokens must be (B, T) int64, got {tuple(tokens.shape)} {tokens.dtype}")
     try:
         vectors: Tensor = table(tokens)
     except IndexError:
@@ -183,8 +191,6 @@ class EncoderDecoder(nn.Module):
     output head of its own. Raises ValueError for a source or target longer than ``context``.
     """
 
-    positions: Tensor
-
     def __init__(
         self,
         *,
@@ -201,10 +207,9 @@ class EncoderDecoder(nn.Module):
             source_vocabulary=source_vocabulary, target_vocabulary=target_vocabulary,
             context=context, n_blocks=n_blocks,
         )
+        check_even("sinusoidal", "d_model", d_model)
         check_dropout(dropout)
-        self.register_buffer(
-            "positions", sinusoidal_positions(context, d_model), persistent=False
-        )
+        self.context = context
         self.source_token = nn.Embedding(source_vocabulary, d_model)
         self.target_token = nn.Embedding(target_vocabulary, d_model)
         self.dropout = nn.Dropout(dropout)
@@ -222,12 +227,10 @@ class EncoderDecoder(nn.Module):
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:         # (B, S), (B, T) int64
         """Logits (B, T, V_target): row t scores what follows target token t, given the source."""
-        for name, tokens in (("source", source), ("target", target)):
-            if tokens.shape[-1] > len(self.positions):
-                raise ValueError(
-                    f"{tokens.shape[-1]} {name} tokens do not fit in a context of "
-                    f"{len(self.positions)}"
-                )
+        _check_tokens("source tokens", source, self.context)
+        _check_tokens("target tokens", target, self.context)
+        if len(source) != len(target):
+            raise ValueError(f"{len(source)} sources cannot be paired with {len(target)} targets")
         memory = self._start(self.source_token, source)                  # (B, S, d)
         for layer in self.encoder:
             memory = layer(memory)
@@ -239,5 +242,7 @@ class EncoderDecoder(nn.Module):
 
     def _start(self, table: nn.Embedding, tokens: Tensor) -> Tensor:
         x = _embed(table, tokens)                                        # (B, T, d)
-        started: Tensor = self.dropout(x + self.positions[: x.shape[1]])
+        T, d = x.shape[1:]
+        x = x + sinusoidal_positions(T, d, dtype=x.dtype, device=x.device)
+        started: Tensor = self.dropout(x)
         return started

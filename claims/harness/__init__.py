@@ -1,4 +1,5 @@
-"""What judges: the ledger, `check` and its four kinds of tolerance, tables, seeds, the seam, the report.
+"""What judges: the ledger, `check` and its four kinds of tolerance, tables, seeds, the seam, the
+report.
 
 A claim imports from here; it never imports the package under test.
 """

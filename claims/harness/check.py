@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import hypothesis
 
@@ -14,11 +14,11 @@ from claims.harness.tolerance import Judgement, Tolerance, has_nan, plain
 
 
 class Refuted(AssertionError):
-    """A measured value lies outside what the claim allows. The only failure a `refuted` claim may have."""
+    """A measured value lies outside what the claim allows; how a `refuted` claim fails."""
 
 
 class BrokenClaim(Exception):
-    """A defect of the test itself: no check, a verdict other than the ledger's, state left behind."""
+    """A defect of the test: no check, a verdict other than the ledger's, state left behind."""
 
 
 @dataclass
@@ -44,8 +44,8 @@ class Record:
 class Check:
     """The `check` fixture of one claim: `check(measured, tolerance)`.
 
-    Under Hypothesis every example is judged, and the examples of one comparison share one record: its
-    `cases` says how many there were, its values are those of the last one.
+    Under Hypothesis every example is judged, and the examples of one comparison share one record:
+    its `cases` says how many there were, its values are those of the last one.
     """
 
     def __init__(self, entry: Entry, rerun: str) -> None:

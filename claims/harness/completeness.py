@@ -19,7 +19,8 @@ NEEDS = {"gpu": "cuda", "exact-corpus": "exact_corpus"}
 def faults(ledger: Ledger, items: Iterable[pytest.Item], expected: Path) -> list[str]:
     """Every entry without a test, test without an entry, table without a test, in sentences.
 
-    Whole test modules are compared, whatever was selected of them, so that `-k` and single files work.
+    Whole test modules are compared, whatever was selected of them, so that `-k` and single files
+    work.
     """
     functions = [item for item in items if isinstance(item, pytest.Function)]
     found = [fault for item in functions for fault in _item_faults(ledger, item)]
@@ -65,15 +66,22 @@ def _module_faults(ledger: Ledger, name: str, module: ModuleType) -> list[str]:
     ]
     for claim, test in tests:
         if claim not in ledger:
-            found.append(f"claim {claim}: {name}.{test} decides it, but the ledger has no such entry")
+            found.append(
+                f"claim {claim}: {name}.{test} decides it, but the ledger has no such entry"
+            )
         elif ledger[claim].module != name:
-            found.append(f"claim {claim}: belongs to {ledger[claim].module}, but {name}.{test} decides it")
+            found.append(
+                f"claim {claim}: belongs to {ledger[claim].module}, but {name}.{test} decides it"
+            )
         elif not ledger[claim].has_test:
-            found.append(f"claim {claim}: {name}.{test} decides it, but the ledger's verdict is "
-                         f"'{ledger[claim].verdict}'")
+            found.append(
+                f"claim {claim}: {name}.{test} decides it, but the ledger's verdict is "
+                f"'{ledger[claim].verdict}'"
+            )
     tested = {claim for claim, _ in tests}
     found += [
-        f"claim {entry.id}: the ledger's verdict is '{entry.verdict}', but no test of {name} decides it"
+        f"claim {entry.id}: the ledger's verdict is '{entry.verdict}', "
+        f"but no test of {name} decides it"
         for entry in ledger.of_module(name)
         if entry.has_test and entry.id not in tested
     ]

@@ -1,9 +1,11 @@
 """The seam: the only way by which claims and instruments reach the code under test.
 
-`--implementation some.package` names an importable package. It provides, at its top level, some or all of
-the names below; a claim that needs a name that the package lacks is reported as `not run`. Shapes: B
-batch, T tokens (n queries, m keys), d = d_model, h heads, V vocabulary, `...` any leading dimensions.
+`--implementation some.package` names an importable package. It provides, at its top level, some or
+all of the names below; a claim that needs a name that the package lacks is reported as `not run`.
 `transformer/`, whose docstrings give the details, is the reference for all of them.
+
+Shapes: B batch, T tokens (n queries, m keys), d = d_model, h heads, V vocabulary, `...` any leading
+dimensions.
 """
 
 from __future__ import annotations
@@ -25,28 +27,30 @@ NAMES: dict[str, str] = {
     "uniform_scores": "(T, dtype, device) -> (T, T): zero on and below the diagonal, -inf above",
     "average_by_softmax": "(x (..., T, d)) -> (..., T, d): the same mean through a softmax",
     # attention
-    "causal_mask": "(n, m=n, device) -> bool (n, m), True = may attend, aligned to the lower right",
-    "attention": "(q (..., n, d_k), k (..., m, d_k), v (..., m, d_v), mask, *, scale, dropout, fused,"
-    " return_weights) -> (..., n, d_v) [, weights (..., n, m)]",
+    "causal_mask": "(n, m=n, device) -> bool (n, m), True = may attend, lower-right aligned",
+    "attention": "(q (..., n, d_k), k (..., m, d_k), v (..., m, d_v), mask, *, scale, dropout,"
+    " fused, return_weights) -> (..., n, d_v) [, weights (..., n, m)]",
     "Head": "(d_model, d_head, block): Module, (B, T, d) -> (B, T, d_head), causal, no W_o",
-    "MultiHeadAttention": "(d_model, n_heads, *, d_head, qkv_bias, causal, divided, positions, dropout,"
-    " fused): Module, (x (B, n, d), context (B, m, d), mask, return_weights) -> (B, n, d)",
+    "MultiHeadAttention": "(d_model, n_heads, *, d_head, qkv_bias, causal, divided, positions,"
+    " dropout, fused): Module, (x (B, n, d), context (B, m, d), mask, return_weights) -> (B, n, d)",
     # position
     "LearnedPositions": "(n_positions, d_model): Module, (n) -> (n, d)",
     "sinusoidal_positions": "(n, d_model, base) -> (n, d)",
-    "rotate": "(x (..., T, d_head), positions (T,), base) -> (..., T, d_head): rotary, interleaved pairs",
+    "rotate": "(x (..., T, d_head), positions (T,), base) -> (..., T, d_head): rotary,"
+    " interleaved pairs",
     "alibi_slopes": "(n_heads) -> (h,)",
     "alibi_bias": "(n_heads, n, m=n) -> (h, n, m)",
     # block
     "FeedForward": "(d_model, expansion, dropout): Module, (B, T, d) -> (B, T, d)",
-    "Block": "(d_model, mixer, *, norm, feed_forward, residual, dropout): Module, (B, T, d) -> (B, T, d)",
+    "Block": "(d_model, mixer, *, norm, feed_forward, residual, dropout): Module,"
+    " (B, T, d) -> (B, T, d)",
     # model
     "LanguageModel": "(*, vocabulary, context, d_model, n_blocks, mixer, n_heads, d_head, residual,"
     " feed_forward, norm, positions, tied, qkv_bias, divided, dropout, fused): Module,"
     " (tokens (B, T)) -> logits (B, T, V)",
     "gpt2_small": "(**changes) -> LanguageModel of GPT-2 small's shape",
-    "EncoderDecoder": "(*, source_vocabulary, target_vocabulary, context, d_model, n_heads, n_blocks,"
-    " dropout): Module, (source (B, S), target (B, T)) -> logits (B, T, V)",
+    "EncoderDecoder": "(*, source_vocabulary, target_vocabulary, context, d_model, n_heads,"
+    " n_blocks, dropout): Module, (source (B, S), target (B, T)) -> logits (B, T, V)",
     # size
     "attention_parameters": "(d_model, n_heads, d_head, qkv_bias) -> int",
     "feed_forward_parameters": "(d_model, expansion) -> int",
@@ -56,13 +60,13 @@ NAMES: dict[str, str] = {
     "count_parameters": "(module) -> int, a tied tensor counted once",
     "attention_matrix_bytes": "(n, n_heads, bytes_per_number) -> int",
     # tokenizer
-    "Tokenizer": ".train(text, vocabulary), .encode(text), .decode(ids), .decode_bytes(ids), .merges,"
-    " .vocabulary, .save(path), .load(path)",
+    "Tokenizer": ".train(text, vocabulary), .encode(text), .decode(ids), .decode_bytes(ids),"
+    " .merges, .vocabulary, .save(path), .load(path)",
 }
 
 
 class Implementation:
-    """The package under test, seen through the seam. `implementation.Head` is the package's `Head`."""
+    """The package under test through the seam: `implementation.Head` is the package's `Head`."""
 
     def __init__(self, package: str) -> None:
         """Import `package`.
@@ -80,7 +84,9 @@ class Implementation:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in NAMES:
-            raise AttributeError(f"'{name}' is no name of the seam (claims/harness/implementation.py)")
+            raise AttributeError(
+                f"'{name}' is no name of the seam (claims/harness/implementation.py)"
+            )
         if not hasattr(self._module, name):
             pytest.skip(f"{self.package} does not provide {name}")
         return getattr(self._module, name)
@@ -110,12 +116,15 @@ def _import(package: str) -> ModuleType:
     except ModuleNotFoundError:  # a parent package is missing
         found = None
     if found is None:
-        raise ValueError(f"--implementation {package}: no such package on this Python's path; {allowed}")
+        raise ValueError(
+            f"--implementation {package}: no such package on this Python's path; {allowed}"
+        )
     try:
         module = importlib.import_module(package)
     except Exception as error:
         raise ValueError(
-            f"--implementation {package} was found but fails to import: {type(error).__name__}: {error}"
+            f"--implementation {package} was found but fails to import: "
+            f"{type(error).__name__}: {error}"
         ) from error
     if module.__file__ is None:
         raise ValueError(f"--implementation {package} is a folder without __init__.py; {allowed}")

@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
+LEDGER = FIXTURES / "ledger.yaml"
 
 
 class LedgerError(ValueError):
@@ -93,14 +94,16 @@ class _UniqueKeyLoader(yaml.SafeLoader):
     """YAML keeps the last of two equal keys without a word; here that is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for key, count in Counter(keys).items():
             if count > 1:
-                raise LedgerError(f"line {node.start_mark.line + 1}: key '{key}' stands {count} times")
+                raise LedgerError(
+                    f"line {node.start_mark.line + 1}: key '{key}' stands {count} times"
+                )
         return super().construct_mapping(node, deep)
 
 
-def load_ledger(path: Path = FIXTURES / "ledger.yaml") -> Ledger:
+def load_ledger(path: Path) -> Ledger:
     """Read and validate a ledger.
 
     Raises:
@@ -119,7 +122,9 @@ def load_ledger(path: Path = FIXTURES / "ledger.yaml") -> Ledger:
     if not faults:
         faults = _cross_faults(raw)
     if faults:
-        raise LedgerError(f"the ledger {path.name} is malformed:\n" + "\n".join(f"  {f}" for f in faults))
+        raise LedgerError(
+            f"the ledger {path.name} is malformed:\n" + "\n".join(f"  {f}" for f in faults)
+        )
     entries = {claim["id"]: _entry(claim) for claim in raw["claims"]}
     return Ledger(sections=tuple(raw["sections"]), entries=entries)
 
@@ -150,4 +155,8 @@ def _cross_faults(raw: Mapping[str, Any]) -> list[str]:
     for claim in raw["claims"]:
         if claim["section"] not in raw["sections"]:
             faults.append(f"claim {claim['id']}: section '{claim['section']}' is none of {known}")
+        if "awaits" in claim and claim["verdict"] != "not run":
+            faults.append(
+                f"claim {claim['id']}: it awaits something, yet its verdict is '{claim['verdict']}'"
+            )
     return faults

@@ -10,15 +10,19 @@ import torch
 
 @functools.cache
 def gpu_fault() -> str:
-    """Why no CUDA GPU can be used here; empty when one can. Touches CUDA, so only GPU claims may ask."""
-    if not torch.backends.cuda.is_built():
+    """Why no CUDA GPU can be used here; empty when one can.
+
+    This touches CUDA, so only GPU claims may ask.
+    """
+    if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
         return f"this torch ({torch.__version__}) is built without CUDA"
     if not torch.cuda.is_available():
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
         why = f" (CUDA_VISIBLE_DEVICES='{hidden}')" if hidden is not None else ""
         return f"torch {torch.__version__} finds no CUDA device{why}"
     try:
-        # A driver that is too old, or a card that this build has no kernels for, fails only at a launch.
+        # A driver that is too old, or a card that this build has no kernels for, fails only at a
+        # launch.
         torch.ones(1, device="cuda").add(1).item()
     except RuntimeError as error:
         return f"the CUDA device fails at its first kernel: {str(error).splitlines()[0]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 # cuBLAS reads this once, at its first use; 8.125 MiB is what cards before Hopper take by default.
@@ -14,17 +14,17 @@ import hypothesis
 import pytest
 import torch
 
-from claims.harness import completeness, machine, report, tables
+from claims.harness import completeness, ledger, machine, report, tables
 from claims.harness.check import BrokenClaim, Check, Refuted
 from claims.harness.implementation import Implementation
 from claims.harness.isolation import GlobalState
-from claims.harness.ledger import Entry, Expected, Ledger, load_ledger
+from claims.harness.ledger import Entry, Expected, Ledger
 from claims.harness.mark import claim_id
 from claims.harness.seeds import DEFAULT_BASE_SEED, Draws, parse_base_seeds
 
 LEDGER = pytest.StashKey[Ledger]()
 IMPLEMENTATION = pytest.StashKey[Implementation]()
-BASE_SEEDS = pytest.StashKey[list[int]]()
+BASE_SEEDS = pytest.StashKey[Sequence[int]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,7 +39,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--base-seed",
         default=str(DEFAULT_BASE_SEED),
         metavar="N|N..M",
-        help=f"seed of every draw (default: {DEFAULT_BASE_SEED}); a range runs each drawing claim per seed",
+        help=f"seed of every draw (default: {DEFAULT_BASE_SEED}); "
+        "with a range, every claim that draws runs once per seed",
     )
     group.addoption(
         "--claims-json", metavar="FILE", help="write every claim's verdict and record to FILE"
@@ -61,7 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def _refuse_bad_options(config: pytest.Config) -> None:
     """Every fault that can be known before anything runs, as one sentence."""
     try:
-        config.stash[LEDGER] = load_ledger()
+        config.stash[LEDGER] = ledger.load_ledger(ledger.LEDGER)
         config.stash[BASE_SEEDS] = parse_base_seeds(config.getoption("base_seed"))
         config.stash[IMPLEMENTATION] = Implementation(config.getoption("implementation"))
         report.demand_writable(config.getoption("claims_json"))
@@ -84,7 +85,8 @@ def _set_up_hypothesis() -> None:
     - derandomize: the same examples on every run, so that a red CI is red at home.
     - deadline None: the first, lazy call into torch takes longer than any other.
     - too_slow suppressed: building tensors is slow on a busy machine; nothing else is suppressed.
-    - report_multiple_bugs False: several failures would come as a group, which hides that all are Refuted.
+    - report_multiple_bugs False: several failures would come as a group, which hides that all are
+    Refuted.
     """
     hypothesis.settings.register_profile(
         "claims",
@@ -96,7 +98,7 @@ def _set_up_hypothesis() -> None:
         database=None,
     )
     hypothesis.settings.load_profile("claims")
-    hypothesis.register_random(_TORCH_RANDOM)  # type: ignore[arg-type]
+    hypothesis.register_random(_TORCH_RANDOM)
 
 
 class _TorchRandom:
@@ -120,7 +122,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     ]
 
 
-# ---- collection -----------------------------------------------------------------------------------
+# ---- collection --------------------------------------------------------------------------------
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -131,9 +133,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m deselects by the marks that are added here
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    ledger = config.stash[LEDGER]
-    if faults := completeness.faults(ledger, items, tables.EXPECTED):
-        raise pytest.UsageError("ledger and tests disagree:\n" + "\n".join(f"  {f}" for f in faults))
+    faults = completeness.faults(config.stash[LEDGER], items, tables.EXPECTED)
+    if faults:
+        raise pytest.UsageError(
+            "ledger and tests disagree:\n" + "\n".join(f"  {f}" for f in faults)
+        )
     for item in items:
         entry = _entry(item)
         if entry is None:
@@ -152,7 +156,7 @@ def _entry(item: pytest.Item) -> Entry | None:
     return None if name is None else item.config.stash[LEDGER][name]
 
 
-# ---- fixtures -------------------------------------------------------------------------------------
+# ---- fixtures ----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
@@ -219,19 +223,18 @@ def _require_entry(request: pytest.FixtureRequest) -> Entry:
     return entry
 
 
-# ---- running --------------------------------------------------------------------------------------
+# ---- running -----------------------------------------------------------------------------------
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
     """Around the body of every test: global state is restored, and a claim must keep the rules."""
     entry = _entry(pyfuncitem)
-    before = GlobalState.take()
+    before = GlobalState()
     try:
         result = yield
     finally:
-        changes = before.changes(GlobalState.take())
-        before.restore()
+        changes = before.restore()
     if entry is not None:
         if changes:
             raise BrokenClaim(
@@ -242,23 +245,28 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
     return result
 
 
-def _demand_verdict(entry: Entry, check: Check | None) -> None:
+def _demand_verdict(entry: Entry, check: object) -> None:
     """A body that ended without a failure must have compared, and with the ledger's verdict."""
-    if check is None or not check.records:
-        raise BrokenClaim(f"claim {entry.id} recorded no check: a claim that compared nothing is not verified")
+    if not isinstance(check, Check) or not check.records:
+        raise BrokenClaim(
+            f"claim {entry.id} recorded no check: a claim that compared nothing is not verified"
+        )
     verdict = report.verdict_of(check.records)
     if entry.verdict != "refuted" and verdict != entry.verdict:
         raise BrokenClaim(
-            f"claim {entry.id}: the ledger's verdict is '{entry.verdict}', the checks say '{verdict}'; "
+            f"claim {entry.id}: the ledger's verdict is '{entry.verdict}', "
+            f"the checks say '{verdict}'; "
             "if that is right, change the ledger, so that a reviewer sees it"
         )
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: after pytest has turned xfails into outcomes
+@pytest.hookimpl(
+    wrapper=True, tryfirst=True
+)  # outermost: after pytest has turned xfails into outcomes
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Carry the claim's outcome on the test report: to xdist's controller, JUnit and the summary."""
+    """Put the claim's outcome on the test report, for xdist's controller, JUnit and summary."""
     outcome = yield
     entry = _entry(item)
     decided = outcome.when == "call" or not outcome.passed
@@ -266,8 +274,8 @@ def pytest_runtest_makereport(
         outcome.longrepr = str(call.excinfo.value)  # the fault is the rule, not a line of code
     if entry is not None and decided:
         check = getattr(item, "funcargs", {}).get("check")
-        item.user_properties.extend(report.properties(entry, outcome, check.records if check else []))
+        item.user_properties.extend(
+            report.properties(entry, outcome, check.records if check else [])
+        )
         outcome.user_properties = list(item.user_properties)
     return outcome
-
-

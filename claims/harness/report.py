@@ -1,9 +1,11 @@
-"""What became of every claim: the terminal summary, the JSON file, the properties of a JUnit report."""
+"""What became of every claim: in the terminal, in a JSON file, as properties in JUnit."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -26,12 +28,17 @@ def verdict_of(records: Sequence[Record]) -> str:
     return "exact" if all(record.kind == "exact" for record in records) else "holds"
 
 
-def properties(entry: Entry, outcome: pytest.TestReport, records: Sequence[Record]) -> list[tuple[str, str]]:
+def properties(
+    entry: Entry, outcome: pytest.TestReport, records: Sequence[Record]
+) -> list[tuple[str, str]]:
     """One claim's result as (name, text), which travels with the test report."""
     if outcome.failed:
         verdict, reason = "failed", ""
     elif outcome.skipped and hasattr(outcome, "wasxfail"):
-        verdict, reason = "refuted", str(outcome.wasxfail).removeprefix("reason: ").removeprefix("refuted: ")
+        verdict, reason = (
+            "refuted",
+            str(outcome.wasxfail).removeprefix("reason: ").removeprefix("refuted: "),
+        )
     elif outcome.skipped:
         verdict = "not run"
         where = outcome.longrepr
@@ -39,7 +46,10 @@ def properties(entry: Entry, outcome: pytest.TestReport, records: Sequence[Recor
     else:
         verdict, reason = verdict_of(records), ""
     texts = {"claim": entry.id, "section": entry.section, "verdict": verdict, "reason": reason}
-    return [*texts.items(), *((f"check {i + 1}", record.to_json()) for i, record in enumerate(records))]
+    return [
+        *texts.items(),
+        *((f"check {i + 1}", record.to_json()) for i, record in enumerate(records)),
+    ]
 
 
 @dataclass(frozen=True)
@@ -98,7 +108,8 @@ class Report:
             if lines:
                 write(f"{title}:")
                 for line in lines:
-                    write(f"  {line}")
+                    for part in _wrap(line):
+                        write(part)
         if missing := self._missing():
             write(
                 f"{len(missing)} claims were never collected, though nothing deselected them: "
@@ -106,7 +117,9 @@ class Report:
                 red=True,
             )
         checks = sum(len(outcome.records) for outcome in self._outcomes.values())
-        write(f"{checks} checks were recorded. Run as: {_command(self._config)}")
+        run, wanted = self._gpu_claims()
+        write(f"{checks} checks were recorded; gpu claims run: {run} of {wanted}.")
+        write(f"Run as: {_command(self._config)}")
 
     # ---- what the summary is made of -----------------------------------------------------------
 
@@ -118,14 +131,19 @@ class Report:
             other = result.get(outcome.claim, outcome.verdict)
             result[outcome.claim] = min(outcome.verdict, other, key=worst.index)
         for entry in self._ledger.entries.values():
-            if entry.verdict in ("not run", "background"):
+            if not entry.has_test:
                 result[entry.id] = entry.verdict
             elif self._gpu_deselected(entry):
                 result.setdefault(entry.id, "not run")
-        return result
+        return {name: result[name] for name in self._ledger.entries if name in result}
 
     def _gpu_deselected(self, entry: Entry) -> bool:
         return "gpu" in entry.needs and "not gpu" in self._config.getoption("markexpr", "")
+
+    def _gpu_claims(self) -> tuple[int, int]:
+        wanted = {entry.id for entry in self._ledger.entries.values() if "gpu" in entry.needs}
+        run = {o.claim for o in self._outcomes.values() if o.verdict != "not run"} & wanted
+        return len(run), len(wanted)
 
     def _section_table(self) -> list[str]:
         verdicts = self.verdicts()
@@ -139,7 +157,9 @@ class Report:
                 if entry.section == section and entry.id in verdicts
             )
             total += count
-            lines.append(f"{section:<26}" + "".join(f"{count[name] or '.':>11}" for name in columns))
+            lines.append(
+                f"{section:<26}" + "".join(f"{count[name] or '.':>11}" for name in columns)
+            )
         lines.append(f"{'all':<26}" + "".join(f"{total[name] or '.':>11}" for name in columns))
         return lines
 
@@ -147,7 +167,9 @@ class Report:
         lines = {}
         for outcome in self._outcomes.values():
             if outcome.verdict == "refuted":
-                lines[outcome.claim] = f"{outcome.claim} ({self._ledger[outcome.claim].place}): {outcome.reason}"
+                lines[outcome.claim] = (
+                    f"{outcome.claim} ({self._ledger[outcome.claim].place}): {outcome.reason}"
+                )
         return list(lines.values())
 
     def _not_run(self) -> list[str]:
@@ -166,7 +188,7 @@ class Report:
         return [f"{o.claim}: {o.test}" for o in self._outcomes.values() if o.verdict == "failed"]
 
     def _missing(self) -> list[str]:
-        """Claims that a run of everything should have collected and did not (a plugin that lost them)."""
+        """Claims that a run of everything should have collected, and some plugin lost."""
         if not _asks_for_everything(self._config):
             return []
         seen = {outcome.claim for outcome in self._outcomes.values()}
@@ -228,13 +250,23 @@ def _asks_for_everything(config: pytest.Config) -> bool:
         or option("maxfail", 0)
         or option("stepwise", False)
     )
-    paths = [(config.invocation_params.dir / arg.partition("::")[0]).resolve() for arg in config.args]
+    paths = [
+        (config.invocation_params.dir / arg.partition("::")[0]).resolve() for arg in config.args
+    ]
     whole = any(path == CLAIMS or path in CLAIMS.parents for path in paths)
     return whole and not narrowed
 
 
+def _wrap(text: str) -> list[str]:
+    """`text` as an item of a list, within the terminal's width and a readable one."""
+    width = max(40, min(shutil.get_terminal_size().columns, 120))
+    return textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="      ")
+
+
 def _command(config: pytest.Config) -> str:
-    return " ".join(["pytest", *(f"'{a}'" if " " in a else a for a in config.invocation_params.args)])
+    return " ".join(
+        ["pytest", *(f"'{a}'" if " " in a else a for a in config.invocation_params.args)]
+    )
 
 
 def _replace(path: Path, text: str) -> None:

@@ -1,7 +1,7 @@
 """Randomness as an argument: every draw comes from (base seed, test, salt).
 
-Draws are float32 or float64 on the CPU, and are cast and moved afterwards, because half-precision and
-CUDA generators change between releases and cards.
+Draws are float32 or float64 on the CPU, and are cast and moved afterwards, because half-precision
+and CUDA generators change between releases and cards.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Draws:
         return torch.Generator().manual_seed(self.seed(salt))
 
     def normal(self, *shape: int, salt: str = "", dtype: torch.dtype = torch.float32) -> Tensor:
-        """Standard normal numbers. A larger leading dimension keeps the earlier rows as they were."""
+        """Standard normal numbers; a larger leading dimension keeps the earlier rows."""
         _demand_full_precision(dtype)
         size = torch.Size(shape).numel()
         blocks = -(-size // _BLOCK)
@@ -69,7 +69,8 @@ def _demand_full_precision(dtype: torch.dtype) -> None:
 
 @contextmanager
 def recipe(seed: int) -> Iterator[None]:
-    """`with recipe(0): ...` is torch.manual_seed(0) for the block; the global generator is restored.
+    """`with recipe(0): ...` is torch.manual_seed(0) for the block; the global generator is
+    restored.
 
     For the recipes behind printed digits, which name their seed.
     """
@@ -89,4 +90,6 @@ def parse_base_seeds(text: str) -> list[int]:
         seeds = list(range(int(first), int(last or first) + 1))
         if seeds:
             return seeds
-    raise ValueError(f"--base-seed takes a number such as 17 or a range such as 0..99, not '{text}'")
+    raise ValueError(
+        f"--base-seed takes a number such as 17 or a range such as 0..99, not '{text}'"
+    )

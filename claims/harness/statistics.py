@@ -1,9 +1,9 @@
 """The third kind of tolerance: statistical.
 
-Each test declares the chance of failing although the claim is true (`false_fail`, at most 1e-6) and the
-departure that it would notice (`detects`) with probability `POWER`. The two fix the sample size; a
-sample that is too small is a defect of the claim, raised before the comparison. Quantiles, exact
-tests and power come from SciPy and statsmodels.
+Each test declares the chance of failing although the claim is true (`false_fail`, at most 1e-6)
+and the departure that it would notice (`detects`) with probability `POWER`. The two fix the sample
+size; a sample that is too small is a defect of the claim, raised before the comparison. Quantiles,
+exact tests and power come from SciPy and statsmodels.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class proportion:
             lowest <= k <= highest,
             {"share": k / n, "k": k, "n": n},
             self.low if self.low == self.high else [self.low, self.high],
-            f"{lowest} <= k <= {highest}: false failure {self.false_fail:g}, detects {self.detects:g}",
+            f"{lowest} <= k <= {highest}: "
+            f"false failure {self.false_fail:g}, detects {self.detects:g}",
         )
 
     def limits(self, n: int) -> tuple[int, int]:
@@ -55,7 +56,7 @@ class proportion:
         return lowest, highest
 
     def power(self, n: int) -> float:
-        """Chance of noticing a share `detects` beyond either end (of the ends that can be passed)."""
+        """Chance of noticing a share `detects` beyond an end of [low, high], the harder end."""
         lowest, highest = self.limits(n)
         chances = []
         if self.high + self.detects <= 1:
@@ -116,7 +117,9 @@ class variance:
         _demand_rare(self.false_fail)
         values = measured.double().flatten()
         n = values.numel()
-        low, high = (float(q) for q in stats.chi2.ppf([self.false_fail / 2, 1 - self.false_fail / 2], n))
+        low, high = (
+            float(q) for q in stats.chi2.ppf([self.false_fail / 2, 1 - self.false_fail / 2], n)
+        )
         power = min(
             float(stats.chi2.sf(high / (1 + self.detects), n)),
             float(stats.chi2.cdf(low / (1 - self.detects), n)),
@@ -163,7 +166,8 @@ class uniform:
 def _demand_rare(false_fail: float) -> None:
     if not 0 < false_fail <= FALSE_FAIL:
         raise MisusedTolerance(
-            f"a claim may fail though true with probability at most {FALSE_FAIL:g}; it declares {false_fail:g}"
+            f"a claim may fail though true with probability at most {FALSE_FAIL:g}; "
+            f"it declares {false_fail:g}"
         )
 
 

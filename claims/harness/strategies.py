@@ -1,5 +1,8 @@
-"""Hypothesis strategies for tensors. Numbers are finite, bounded and no subnormals, which a flush-to-zero
-mode would turn into zeros; widths are float32's, so that a float64 case can be repeated in float32."""
+"""Hypothesis strategies for tensors.
+
+Numbers are finite, bounded and no subnormals, which a flush-to-zero mode would turn into zeros.
+Their width is float32's, so that a float64 case can be repeated in float32.
+"""
 
 from __future__ import annotations
 

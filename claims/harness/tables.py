@@ -1,10 +1,12 @@
 """`table`: stored expected tables, pytest-regressions with its holes closed.
 
-The bare fixtures accept a vanished column, compare whole-number floats as integers, let NaN equal NaN and
-write a missing file, so that the second run is green. Here columns are compared both ways, floats stay
-floats, NaN is refused, and nothing is written unless `--regen-all` asks, which then ends red.
+The bare fixtures accept a vanished column, compare whole-number floats as integers, let NaN equal
+NaN and write a missing file, so that the second run is green. Here columns are compared both ways,
+floats stay floats, NaN is refused, and nothing is written unless `--regen-all` asks, which then
+ends red.
 
-A stored table guards against drift; it is no evidence for a claim, whose verdict comes from `check`.
+A stored table guards against drift; it is no evidence for a claim, whose verdict comes from
+`check`.
 """
 
 from __future__ import annotations
@@ -46,8 +48,10 @@ class Table:
 
         Args:
             columns: name -> equally long sequences of text, integers or floats.
-            decimals: for every float column, the decimals that are stored. A value may be one unit of
-                the last one off: half a unit is the stored rounding, half is for other kernels' rounding.
+            decimals: for every float column, the decimals that are stored. A value may be one unit
+            of
+                the last one off: half a unit is the stored rounding, half is for other kernels'
+                rounding.
 
         Raises:
             BrokenClaim: the table holds NaN, lacks a file or decimals.
@@ -58,7 +62,8 @@ class Table:
         regenerate = bool(self._request.config.getoption("regen_all"))
         if not regenerate and not self.path.is_file():
             raise BrokenClaim(
-                f"no stored table {_shown(self.path)}; write it with --regen-all, read it, commit it"
+                f"no stored table {_shown(self.path)}; write it with --regen-all, read it, "
+                "commit it"
             )
         perform_regression_check(
             datadir=self._request.getfixturevalue("tmp_path"),
@@ -71,7 +76,9 @@ class Table:
         )
         if regenerate:
             self._write_provenance()
-            pytest.fail(f"wrote {_shown(self.path)}: read it, commit it, run again without --regen-all")
+            pytest.fail(
+                f"wrote {_shown(self.path)}: read it, commit it, run again without --regen-all"
+            )
 
     def _write_provenance(self) -> None:
         facts = {
@@ -96,7 +103,9 @@ def refuse_regeneration_in_ci(config: pytest.Config) -> None:
     """CI compares with what was committed; it never writes."""
     asked = config.getoption("regen_all") or config.getoption("force_regen")
     if asked and os.environ.get("CI"):
-        raise pytest.UsageError("CI is set: stored tables are not rewritten (--regen-all, --force-regen)")
+        raise pytest.UsageError(
+            "CI is set: stored tables are not rewritten (--regen-all, --force-regen)"
+        )
     if config.getoption("force_regen"):
         raise pytest.UsageError(
             "--force-regen rewrites only the tables that differ; use --regen-all, with -k to choose"
@@ -127,7 +136,9 @@ def _write(frame: pd.DataFrame, decimals: Mapping[str, int], path: Path) -> None
 
 def _compare(obtained_file: Path, stored_file: Path, decimals: Mapping[str, int]) -> None:
     __tracebackhide__ = True
-    obtained, stored = (pd.read_csv(f, dtype=str, keep_default_na=False) for f in (obtained_file, stored_file))
+    obtained, stored = (
+        pd.read_csv(f, dtype=str, keep_default_na=False) for f in (obtained_file, stored_file)
+    )
     if list(obtained.columns) != list(stored.columns):
         raise Refuted(f"columns {list(obtained.columns)} against stored {list(stored.columns)}")
     if len(obtained) != len(stored):
@@ -140,8 +151,10 @@ def _compare(obtained_file: Path, stored_file: Path, decimals: Mapping[str, int]
                 unit = 10.0 ** -decimals[name]
                 try:
                     apart = abs(round(float(new) / unit) - round(float(old) / unit))
-                except ValueError as error:
-                    raise BrokenClaim(f"stored '{name}', row {row}: '{old}' is no finite number") from error
+                except (ValueError, OverflowError) as error:
+                    raise BrokenClaim(
+                        f"stored '{name}', row {row}: '{old}' is no finite number"
+                    ) from error
                 differs = apart > 1
             else:
                 differs = new != old
@@ -171,7 +184,9 @@ def _commit() -> str:
     """The commit that a table was made at, marked when the tree held more than it."""
     command = ["git", "-C", str(FIXTURES.parent), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         print("table: no git commit to record", file=sys.stderr)
         return "unknown"

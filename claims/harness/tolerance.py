@@ -41,7 +41,7 @@ class MisusedTolerance(Exception):
     """A defect of the claim, not of what it measures: never an expected failure."""
 
 
-# ---- 1. exact -------------------------------------------------------------------------------------
+# ---- 1. exact ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,9 @@ class digits:
         if isinstance(value, list | tuple):
             return [self._print(item) for item in value]
         # Zero has no sign on paper.
-        return f"{float(value):.{self.decimals}f}".replace("-0." + "0" * self.decimals, "0." + "0" * self.decimals)
+        return f"{float(value):.{self.decimals}f}".replace(
+            "-0." + "0" * self.decimals, "0." + "0" * self.decimals
+        )
 
 
 @dataclass(frozen=True)
@@ -127,18 +129,18 @@ class within:
         return Judgement(ok, shown, [self.low, self.high], allowed)
 
 
-# ---- 2. rounding ----------------------------------------------------------------------------------
+# ---- 2. rounding -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class rounding:
     """Error against a float64 reference, at most k times that of the plainest computation.
 
-    max|measured - reference| <= k * max|simplest - reference| + floor, where `simplest` is the plainest
-    computation in the precision of `measured`, and the floor is one unit in the last place of the
-    largest reference value: an error of zero in the plain computation must not forbid one rounding.
-    k comes with its reason. Infinities must stand in the same places. (The rule is that of the
-    FlashAttention tests: fused error at most twice the plain one's.)
+    max|measured - reference| <= k * max|simplest - reference| + floor. `simplest` is the plainest
+    computation in the precision of `measured`; the floor is one unit in the last place of the
+    largest reference value, so that an error of zero in the plain computation does not forbid one
+    rounding. k comes with its reason. Infinities must stand in the same places. The rule is that
+    of the FlashAttention tests: the fused error is at most twice the plain one's.
     """
 
     reference: Tensor
@@ -162,7 +164,8 @@ class rounding:
             error <= allowed,
             error,
             0.0,
-            f"error <= {allowed:.3g} = {self.k:g} x the plain computation's + one ulp ({self.because})",
+            f"error <= {allowed:.3g} = {self.k:g} x the plain computation's + one ulp "
+            f"({self.because})",
             detail=_shape_fault(measured, self.reference),
             facts={"error / allowed": error / allowed if allowed else math.inf},
         )
@@ -185,14 +188,24 @@ class ulps:
 
     def judge(self, measured: Tensor | float) -> Judgement:
         # A Python float is a float64.
-        value = torch.as_tensor(measured, dtype=torch.float64 if isinstance(measured, float) else None)
+        value = torch.as_tensor(
+            measured, dtype=torch.float64 if isinstance(measured, float) else None
+        )
         reference = torch.as_tensor(self.reference, dtype=torch.float64)
         unit = torch.finfo(value.dtype).eps / 2
-        scale = reference.abs() if self.scale is None else torch.as_tensor(self.scale).double().abs()
+        scale = (
+            reference.abs() if self.scale is None else torch.as_tensor(self.scale).double().abs()
+        )
         fault = _shape_fault(value, reference)
         same_infinities = fault == "" and _infinities_agree(value, reference)
         if not same_infinities:
-            return Judgement(False, math.inf, 0.0, f"<= {self.n:g} u x scale", detail=fault or "infinities differ")
+            return Judgement(
+                False,
+                math.inf,
+                0.0,
+                f"<= {self.n:g} u x scale",
+                detail=fault or "infinities differ",
+            )
         error = torch.where(reference.isfinite(), (value.double() - reference).abs(), 0.0)
         allowed = self.n * unit * scale
         ok = bool((error <= allowed).all())
@@ -207,7 +220,7 @@ class ulps:
         )
 
 
-# ---- 4. trained -----------------------------------------------------------------------------------
+# ---- 4. trained --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -239,12 +252,12 @@ class trained:
             ok,
             {"mean": mean, "sd": float(values.std()), "n": n},
             [self.low, self.high],
-            f"mean inside ({self.low:g}, {self.high:g}) by {self.standard_errors:g} standard errors "
-            f"of {error:.3g}, n = {n} ({self.because})",
+            f"mean inside ({self.low:g}, {self.high:g}) by {self.standard_errors:g} standard "
+            f"errors of {error:.3g}, n = {n} ({self.because})",
         )
 
 
-# ---- shared by the kinds --------------------------------------------------------------------------
+# ---- shared by the kinds -----------------------------------------------------------------------
 
 
 def plain(value: Any) -> Any:
@@ -305,10 +318,19 @@ def _difference(measured: Any, expected: Any, where: str) -> str:
     elif isinstance(expected, list | tuple) and isinstance(measured, list | tuple):
         if len(measured) != len(expected):
             return f"{len(measured)} values against {len(expected)}{place}"
-        pairs = [(m, e, f"{where}[{i}]") for i, (m, e) in enumerate(zip(measured, expected, strict=True))]
+        pairs = [
+            (m, e, f"{where}[{i}]") for i, (m, e) in enumerate(zip(measured, expected, strict=True))
+        ]
     else:
-        same_type = type(measured) is type(expected) or {type(measured), type(expected)} <= {int, Fraction}
-        return "" if same_type and measured == expected else f"{measured!r} against {expected!r}{place}"
+        same_type = type(measured) is type(expected) or {type(measured), type(expected)} <= {
+            int,
+            Fraction,
+        }
+        return (
+            ""
+            if same_type and measured == expected
+            else f"{measured!r} against {expected!r}{place}"
+        )
     return next((text for pair in pairs if (text := _difference(*pair))), "")
 
 
@@ -333,7 +355,7 @@ def _infinities_agree(value: Tensor, reference: Tensor) -> bool:
 
 
 def _largest_error(value: Tensor, reference: Tensor) -> float:
-    """max|value - reference|; infinite when the shapes, an infinity's place or sign, or a NaN differ."""
+    """max|value - reference|; infinite when shapes or infinities differ, or at a NaN."""
     if _shape_fault(value, reference) or not _infinities_agree(value, reference):
         return math.inf
     error = torch.where(reference.isfinite(), (value.double() - reference).abs(), 0.0)

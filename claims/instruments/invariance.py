@@ -18,10 +18,11 @@ def influence(f: SequenceMap, x: Tensor) -> Tensor:
         x: (1, T, d).
 
     Returns:
-        (T, T); entry [t, i] is max |d f(x)_t / d x_i|, by reverse-mode differentiation. Exactly zero
-        where no path leads from x_i to output t.
+        (T, T); entry [t, i] is max |d f(x)_t / d x_i|, by reverse-mode differentiation. Exactly
+        zero where no path leads from x_i to output t.
     """
-    jacobian = torch.autograd.functional.jacobian(f, x)  # (1, T, d_out, 1, T, d)
+    # (1, T, d_out, 1, T, d)
+    jacobian: Tensor = torch.autograd.functional.jacobian(f, x)  # type: ignore[no-untyped-call]
     return jacobian[0, :, :, 0].abs().amax(dim=(1, 3))
 
 

