@@ -165,8 +165,9 @@ def test_the_variance_of_a_dot_product_is_its_width(
         entries = torch.tensor([-1.0, 1.0], dtype=torch.float64)
         signs = torch.cartesian_prod(*[entries] * d).view(-1, d)
         scores = scores_of(implementation.attention, signs, signs, scale=1.0)
-        because = "log-odds are off by at most (6 + 5 d) u, and enter squared; mean |s| <= sqrt(d)"
-        check(float(scores.square().mean()), ulps(float(d), 2 * (6 + 5 * d), because))
+        # The log-odds are two logarithms, 5 d + 2 at most together, of weights good to 4 u each.
+        because = "log-odds are off by at most (10 + 6 d) u, and enter squared; mean |s| <= sqrt(d)"
+        check(float(scores.square().mean()), ulps(float(d), 2 * (10 + 6 * d), because))
 
 
 @claim("score-std-sqrt-dk")
@@ -403,7 +404,7 @@ def test_undivided_at_256_a_row_attends_to_exactly_one_token(
 ) -> None:
     """Undivided at d_k = 256, a freshly initialised head attends to exactly one token of 64.
 
-    Refuted even for every second row: effective tokens print 1.00 in 28 % of them.
+    Refuted even for every second row: effective tokens print 1.00 in 29 % of them.
     """
     rows = draw_rows(implementation, document["d_k"], rng.generator())
     printed = effective_tokens(rows.undivided).round(decimals=2)
@@ -566,7 +567,7 @@ def test_at_1024_seven_rows_in_ten_are_frozen(
 ) -> None:
     """At d_k = 1024, seven rows in ten are frozen before training starts.
 
-    The share of rows with more than 0.99 of their weight on one token, rows of seed 0: 0.69.
+    The share of rows with more than 0.99 of their weight on one token, rows of seed 0: 0.697.
     """
     rows = rows_of_seed_0(implementation, document["d_k"])
     check(share(hard(rows.undivided)), digits(document["value"], decimals=1))
@@ -750,16 +751,17 @@ def test_rows_that_are_not_frozen_send_the_scores_a_third_of_the_divided_gradien
 ) -> None:
     """Undivided at d_k = 1024, scores get more than a third of the divided mean-square gradient.
 
-    In the mean over 8,192 rows two thirds, nearly all of it from the three rows in ten that are
+    In the mean over 16,384 rows two thirds, nearly all of it from the three rows in ten that are
     not frozen. Times the factor of 32 that the division keeps from W_q: a norm 26 times as large.
+    Divided rows have a mean square of 0.034, so that a fall to a tenth of it would be noticed.
     """
-    q, k = independent_rows(document["d_k"], 8192, KEYS, rng.generator())
+    q, k = independent_rows(document["d_k"], 16_384, KEYS, rng.generator())
     arriving = rng.normal(*q.shape[:-1], KEYS, salt="arriving", dtype=torch.float64)
     undivided, divided = (
         score_gradients(implementation.attention, q, k, arriving, scale).square().sum(-1)
         for scale in (1.0, None)
     )
-    check(undivided - divided / document["ratio"], mean(0.0, 0.5, detects=0.01))
+    check(undivided - divided / document["ratio"], mean(0.0, 0.5, detects=0.008))
 
 
 # ---- the ablation, before training -------------------------------------------------------------
@@ -854,7 +856,7 @@ def test_the_undivided_score_std_is_21_at_initialisation(
 def variances_over_formula(
     implementation: Implementation, rng: Draws, std: float, **changes: Any
 ) -> Tensor:
-    """Score variance over std^2, from the weights of 32 fresh one-head models on distinct tokens.
+    """Score variance over std^2, from the weights of 40 fresh one-head models on distinct tokens.
 
     d_model is 64, half the chapter's, for it cancels. One number per model, of 4,560 scores: the
     pairs of 96 tokens, whose vectors are independent.
@@ -862,7 +864,7 @@ def variances_over_formula(
     shape = {"vocabulary": 96, "context": 96, "d_model": 64, "feed_forward": False}
     build = partial(implementation.LanguageModel, n_heads=1, **shape, **changes)
     ratios = []
-    for i in range(32):
+    for i in range(40):
         model = rng.build(build, salt=f"model {i}").double()
         x = attention_input(model, rng.permutation(96, salt=f"tokens {i}")[None])
         _, weights = model.blocks[0].mixer(x, return_weights=True)
@@ -871,7 +873,7 @@ def variances_over_formula(
 
 
 # A token's score with itself has 1 + 2/d times the variance of the others, at d = 64.
-ABOUT_ONE = mean(1.0, 1.0 + 2 / 64, detects=0.12)
+ABOUT_ONE = mean(1.0, 1.0 + 2 / 64, detects=0.15)
 
 HEADS: dict[str, dict[str, Any]] = {
     "tokens-and-positions": {"d_head": 1024, "norm": "none"},
@@ -901,7 +903,10 @@ def test_undivided_scores_start_with_a_std_of_a_third_of_sqrt_dk_per_unit_varian
 def test_the_divided_head_starts_at_a_score_std_of_two_thirds(
     implementation: Implementation, check: Check, document: Expected, rng: Draws
 ) -> None:
-    """The divided head starts at a score standard deviation of 0.667: 21.33 / sqrt(1024)."""
+    """The divided head starts at a score standard deviation of 0.667.
+
+    2 sqrt(1024)/3 over sqrt(1024), and as much from the weights that fresh divided heads return.
+    """
     check(2 * math.sqrt(1024) / 3 / math.sqrt(1024), digits(document["std"], decimals=3))
     variances = variances_over_formula(
         implementation, rng, document["std"], divided=True, d_head=1024, norm="none"
@@ -943,8 +948,10 @@ def test_attention_is_accurate_at_scores_of_60(
     """With scores up to +-60 attention is as accurate as the plain computation in its precision.
 
     Against float64 on the same rounded inputs; the plain computation keeps every step in `dtype`.
+    2,048 rows, so that the largest error is not that of one unlucky row. In half precision the
+    fused error is a twentieth of the plain one.
     """
-    q, k, v = (rng.normal(4, 32, 16, salt=name).to(dtype) for name in "qkv")
+    q, k, v = (rng.normal(32, 64, 64, salt=name).to(dtype) for name in "qkv")
     scores = q.double() @ k.double().transpose(-2, -1)
     scale = document["largest_score"] / float(scores.abs().max())
     reference = (scale * scores).softmax(-1) @ v.double()
