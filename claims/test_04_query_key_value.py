@@ -675,16 +675,17 @@ def test_a_sequence_of_padding_alone_poisons_no_parameter(
 ) -> None:
     """A sequence of nothing but padding leaves every parameter's gradient finite.
 
-    Explicit and fused; the other sequence of the batch is left whole.
+    Explicit and fused, masked by truth values and by adding -inf; the other sequence of the batch
+    is left whole.
     """
-    x, real = rng.normal(2, 6, 8), torch.tensor([[True] * 6, [False] * 6])
+    x, real = rng.normal(2, 6, 8), torch.tensor([[True] * 6, [False] * 6])[:, None, None, :]
     bad = {}
-    for fused in (False, True):
+    for fused, mask in itertools.product((False, True), (real, real.float().log())):
         layer = rng.build(partial(implementation.MultiHeadAttention, 8, 2, fused=fused))
-        layer(x, mask=real[:, None, None, :]).square().sum().backward()
+        layer(x, mask=mask).square().sum().backward()
         gradients = [parameter.grad for parameter in layer.parameters()]
-        bad[fused] = sum(int((~gradient.isfinite()).sum()) for gradient in gradients)
-    check(bad, exact({False: 0, True: 0}), unit="entries")
+        bad[fused, mask.dtype] = sum(int((~g.isfinite()).sum()) for g in gradients)
+    check(bad, exact(dict.fromkeys(bad, 0)), unit="entries")
 
 
 @claim("padding-and-causal-mask-at-once")

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from claims.harness import Check, Draws, Expected, claim, digits, exact, mean, ulps, within
+from claims.harness import Check, Draws, Expected, claim, digits, exact, proportion, ulps, within
 from claims.harness.implementation import Implementation
 from claims.instruments.invariance import influence
 from claims.instruments.tiled import (
@@ -197,10 +197,15 @@ def test_the_score_matrix_of_16_384_tokens_is_8_gb(
 # ---- the same result without the matrix ----------------------------------------------------------
 
 # The rule of FlashAttention's own tests: a kernel may err twice as much as the plain computation in
-# the same precision, and by one unit in the last place of the largest value. Where the worst errors
-# of two computations fall is chance, and of single draws one in a hundred breaks the rule in
-# float32; so it is asked of the mean over the sequences of a batch.
-TWICE_THE_PLAIN_ERROR = mean(0.0, 1.0, detects=0.3)
+# the same precision, and by one unit in the last place of the largest value. The rule compares the
+# worst of many errors with the worst of many others, so chance breaks it now and then (in float32
+# one gradient of q in 25); it is asked of nine sequences in ten.
+ONE_IN_TEN = proportion(0.0, 0.1, detects=0.2)
+
+
+def over_the_rule(share: Tensor) -> tuple[int, int]:
+    """How many sequences use up more than all of their allowed error, NaN included, of how many."""
+    return int((~(share <= 1)).sum()), share.numel()
 
 
 def draw_attention(rng: Draws, sequences: int, largest_score: float | None = None) -> list[Tensor]:
@@ -258,20 +263,15 @@ def test_attention_in_tiles_gives_the_same_result(
     whole = explicit(implementation)
     for attend in (tiled, whole, fused(implementation, SDPBackend.FLASH_ATTENTION)):
         for share in share_of_allowed_error(attend, draws).values():
-            check(share, TWICE_THE_PLAIN_ERROR)
+            check(over_the_rule(share), ONE_IN_TEN)
 
     q, k, v, _ = (x.double() for x in draws)
     largest = float((q.abs() @ k.abs().transpose(-2, -1)).max()) / math.sqrt(16)
-    # Relative, to each weight on each side: its score and the one it is measured from, 16 products
-    # and a division each; the sums of 32 weights and of 32 products; and per tile two more
-    # exponentials.
+    # Of each weight, relatively: its score and the one that it is measured from, 16 products and a
+    # division each; sums of 32 weights and of 32 products; two exponentials for each of 3 tiles.
     roundings = 2 * (16 + 2) * largest + 2 * 32 + 3 * (2 * largest + 4) + 8
-    check(
-        tiled(q, k, v),
-        ulps(
-            whole(q, k, v), 2 * roundings, "the roundings of both, see above", whole(q, k, v.abs())
-        ),
-    )
+    because = "the roundings of both, counted above"
+    check(tiled(q, k, v), ulps(whole(q, k, v), 2 * roundings, because, whole(q, k, v.abs())))
 
 
 @claim("flashattention-stores-no-matrix")
@@ -281,7 +281,7 @@ def test_tiles_never_store_the_matrix(check: Check, rng: Draws) -> None:
     Forward and backward in tiles of 32 make no tensor larger than q; the plain computation makes
     one of n^2 numbers. At each length.
     """
-    lengths = (128, 256, 512)
+    lengths = (64, 128, 256)
 
     def largest(attend: Attention, n: int) -> int:
         draws = [rng.normal(n, 16, salt=name) for name in ("q", "k", "v", "upstream")]
@@ -312,7 +312,7 @@ def test_fused_output_errs_at_most_twice_the_plain(
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         for kernel in CPU_KERNELS:
             share = share_of_allowed_error(fused(implementation, kernel), draws, dtype)
-            check(share["output"], TWICE_THE_PLAIN_ERROR)
+            check(over_the_rule(share["output"]), ONE_IN_TEN)
 
 
 @claim("fused-gradient-error")
@@ -329,7 +329,7 @@ def test_fused_gradients_err_at_most_twice_the_plain(
         for kernel in CPU_KERNELS:
             share = share_of_allowed_error(fused(implementation, kernel), draws, dtype)
             for part in GRADIENTS:
-                check(share[part], TWICE_THE_PLAIN_ERROR)
+                check(over_the_rule(share[part]), ONE_IN_TEN)
 
 
 @claim("fused-error-at-scores-of-60")
@@ -344,11 +344,11 @@ def test_fused_error_stays_small_when_scores_are_large(
     draws = draw_attention(rng, 256, largest_score=60.0)
     for kernel in CPU_KERNELS:
         single = share_of_allowed_error(fused(implementation, kernel), draws)
-        check(single["output"], TWICE_THE_PLAIN_ERROR)
+        check(over_the_rule(single["output"]), ONE_IN_TEN)
         for dtype in (torch.float16, torch.bfloat16):
             half = share_of_allowed_error(fused(implementation, kernel), draws, dtype)
             for share in half.values():
-                check(share, TWICE_THE_PLAIN_ERROR)
+                check(over_the_rule(share), ONE_IN_TEN)
 
 
 @claim("fused-float32-gradient-error-at-scores-of-60")
@@ -359,9 +359,9 @@ def test_fused_float32_gradients_stay_good_when_scores_are_large(
 
     Asked of the values' gradient, which is the weights' transpose times what comes back.
     """
-    draws = draw_attention(rng, 2048, largest_score=60.0)
+    draws = draw_attention(rng, 256, largest_score=60.0)
     share = share_of_allowed_error(fused(implementation, SDPBackend.FLASH_ATTENTION), draws)
-    check(share["dv"], TWICE_THE_PLAIN_ERROR)
+    check(over_the_rule(share["dv"]), ONE_IN_TEN)
 
 
 @claim("fused-module-same-result")
@@ -382,17 +382,18 @@ def test_the_fused_module_gives_the_result_of_the_explicit_one(
     allowed = 2 * worst_error(simplest, reference) + torch.finfo(
         x.dtype
     ).eps * reference.abs().amax((1, 2))
-    check(worst_error(measured, reference) / allowed, TWICE_THE_PLAIN_ERROR)
+    check(over_the_rule(worst_error(measured, reference) / allowed), ONE_IN_TEN)
 
 
 def check_draws_arrive(check: Check, rng: Draws, device: torch.device) -> None:
     """The draws on `device`, and their casts there, are those of a CPU generator, bit for bit."""
     for dtype in (torch.float32, torch.float64):
         drawn = torch.randn(1024, generator=rng.generator("x"), dtype=dtype)
-        arrived = rng.normal(1024, salt="x", dtype=dtype).to(device)
-        because = "a copy rounds nothing, and a cast rounds to the nearest everywhere"
-        check(arrived.cpu(), exact(drawn, because), device=device.type)
-        check(arrived.half().cpu(), exact(drawn.half(), because), device=device.type)
+        arrived = rng.normal(1024, salt="x", dtype=dtype).to(device).cpu()
+        check(arrived, exact(drawn, "a copy rounds nothing"), device=device.type)
+    drawn = torch.randn(1024, generator=rng.generator("x")).half()
+    cast = rng.normal(1024, salt="x").to(device).half().cpu()
+    check(cast, exact(drawn, "float32 is cast to the nearest everywhere"), device=device.type)
 
 
 @claim("draws-are-made-on-the-cpu")
@@ -426,7 +427,7 @@ def test_fused_attention_on_the_gpu_errs_at_most_twice_the_plain(
     for kernel in (SDPBackend.MATH, SDPBackend.EFFICIENT_ATTENTION):
         shares = share_of_allowed_error(fused(implementation, kernel), draws, device=cuda)
         for share in shares.values():
-            check(share, TWICE_THE_PLAIN_ERROR, device="cuda")
+            check(over_the_rule(share), ONE_IN_TEN, device="cuda")
 
 
 # ---- encoder, decoder ----------------------------------------------------------------------------
