@@ -260,7 +260,14 @@ def _asks_for_everything(config: pytest.Config) -> bool:
 def _wrap(text: str) -> list[str]:
     """`text` as an item of a list, within the terminal's width and a readable one."""
     width = max(40, min(shutil.get_terminal_size().columns, 120))
-    return textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="      ")
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent="  ",
+        subsequent_indent="      ",
+        break_long_words=False,  # test ids are to be copied
+        break_on_hyphens=False,
+    )
 
 
 def _command(config: pytest.Config) -> str:
