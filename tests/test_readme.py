@@ -32,7 +32,8 @@ class Clone:
         self._cache = folder / "cache"
         self._run("git", "clone", "--quiet", str(ROOT), str(self.folder), cwd=folder)
         self._run(sys.executable, "-m", "venv", str(self._venv), cwd=folder)
-        (self.folder / "my_text.txt").write_text("To be, or not to be, that is it.\n" * 1000)
+        text = "".join(f"The {n}th line, with {n * n} in it.\n" for n in range(4000))
+        (self.folder / "my_text.txt").write_text(text)
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
         return self._run("bash", "-c", command, cwd=self.folder, check=False)
