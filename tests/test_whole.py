@@ -75,6 +75,8 @@ def test_every_claim_turns_out_as_the_ledger_says(reference: dict[str, Any]) -> 
 
 def test_the_readme_shows_what_this_run_gives(reference: dict[str, Any]) -> None:
     """Its table of verdicts by section, row by row."""
+    if not reference["corpus"].startswith("Tiny Shakespeare"):
+        pytest.skip(f"the table is that of the exact corpus; this is {reference['corpus']}")
     counts: dict[str, Counter[str]] = {}
     ledger = load_ledger(LEDGER)
     for name, verdict in reference["verdicts"].items():
