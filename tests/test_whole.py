@@ -63,6 +63,10 @@ def recorded(data: dict[str, Any]) -> dict[str, Any]:
     return {run["test"]: (run["verdict"], run["reason"], run["records"]) for run in data["runs"]}
 
 
+def test_claims_run_on_one_thread_in_full_precision(reference: dict[str, Any]) -> None:
+    assert (reference["machine"]["threads"], reference["machine"]["tf32"]) == ("1", "off")
+
+
 def test_every_claim_turns_out_as_the_ledger_says(reference: dict[str, Any]) -> None:
     assert "failed" not in reference["verdicts"].values()
     other = {
