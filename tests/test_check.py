@@ -131,9 +131,10 @@ def test_a_refuted_claim_may_find_its_counterexample_with_hypothesis(project: Pr
     project.entry("a", "refuted").test("""
 @claim("a")
 def test_a(check):
-    @given(st.integers(0, 500))
+    @given(st.integers(-500, 500))
     def every(n):
-        check(n, within(0, 99 - n % 2, "refuted in more than one way"))
+        check(n, within(-99, math.inf, "refuted in one way"))
+        check(n, within(-math.inf, 99, "and in another: two failures for Hypothesis"))
     every()
 """)
     project.run().assert_outcomes(xfailed=1)

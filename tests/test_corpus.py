@@ -25,14 +25,14 @@ import torch
 
 from claims.instruments import corpus as instrument
 from claims.instruments import standin
+from claims.instruments import tokens as token_cache
 from claims.instruments.corpus import (
     Corpus,
     CorpusError,
     CorpusWarning,
     find_corpus,
-    split,
-    token_ids,
 )
+from claims.instruments.tokens import split, token_ids
 from transformer.tokenizer import Tokenizer
 
 TEXT = "".join(f"Speaker {i}:\nLine {i} of a play that nobody wrote.\n\n" for i in range(400))
@@ -603,7 +603,7 @@ def test_format_of_the_cache_is_part_of_its_key(
     tmp_path: Path, trainings: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token_ids(A, Words, tmp_path, source_digest="s")
-    monkeypatch.setattr(instrument, "TOKEN_CACHE_FORMAT", instrument.TOKEN_CACHE_FORMAT + 1)
+    monkeypatch.setattr(token_cache, "TOKEN_CACHE_FORMAT", token_cache.TOKEN_CACHE_FORMAT + 1)
     token_ids(A, Words, tmp_path, source_digest="s")
     assert len(trainings) == 2
 

@@ -37,8 +37,8 @@ def test_the_seam_names_the_parameters_as_the_reference_has_them(name: str) -> N
         ("../package", "is no package name"),
         ("", "'' is no package name"),
         ("json", "provides none of the names of the seam"),
-        ("broken", "was found but fails to import: ModuleNotFoundError: No module named 'absent'"),
-        ("crashes", "was found but fails to import: ZeroDivisionError"),
+        ("broken", "fails to import: ModuleNotFoundError: No module named 'absent'"),
+        ("crashes", "fails to import: ZeroDivisionError"),
         ("empty_folder", "is a folder without __init__.py"),
     ],
 )

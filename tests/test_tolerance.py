@@ -257,7 +257,7 @@ def test_uniform_at_its_boundary() -> None:
     [
         (proportion(0.5, 0.5, detects=0.01), (50, 100)),
         (mean(0, 0, detects=0.01), torch.linspace(-1, 1, 100)),
-        (variance(1, detects=0.01), torch.linspace(-1, 1, 100)),
+        (variance(1 / 3, detects=0.01), torch.linspace(-1, 1, 100)),
         (uniform(detects=0.01), torch.full((4,), 25)),
     ],
 )

@@ -31,6 +31,7 @@ MIXERS = pytest.mark.parametrize("mixer", ["none", "average", "head", "heads"])
 DTYPES = pytest.mark.parametrize(
     "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str
 )
+AVERAGES = ["loop", "matrix", "softmax"]
 # Each example computes small tensors, but the first calls of a kernel are slow: no deadline.
 settled = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -212,6 +213,7 @@ BAD_INPUT: dict[str, tuple[Callable[[], Any], list[str]]] = {
         lambda: small_translator()(tokens(5, 4), tokens(3, 4)),
         ["5 sources", "3 targets"],
     ),
+    "translator of an odd width": (lambda: small_translator(d_model=37), ["even d_model", "37"]),
     "translator without blocks": (lambda: small_translator(n_blocks=0), ["n_blocks", "0"]),
     "size of heads that do not divide": (
         lambda: tf.attention_parameters(130, 7),
@@ -361,6 +363,27 @@ def test_a_query_that_sees_nothing_gives_zero_and_takes_no_gradient(
         # Four weights, each off by at most eps: half for its rounding, half for the softmax's sum.
         gap = (weights[..., seeing, :].double().sum(-1) - 1).abs().max().item()
         assert gap <= 4 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("kind", ["bool", "minus infinity"])
+def test_no_kernel_is_shown_a_query_that_sees_nothing(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This machine's kernels may be kind to such a query; a bare softmax, put in place, is not."""
+
+    def bare(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, **_: Any) -> Tensor:
+        added = added_by(mask).double()
+        return F.softmax(q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]) + added, dim=-1) @ v
+
+    mask = torch.tensor([[True, False], [False, False]])
+    mask = mask if kind == "bool" else added_by(mask).double()
+    q, k, v = (draw(2, 4, seed=seed).requires_grad_() for seed in range(3))
+    assert bare(q, k, v, mask)[1].isnan().all()
+    monkeypatch.setattr(F, "scaled_dot_product_attention", bare)
+    out = tf.attention(q, k, v, mask, fused=True)
+    assert torch.equal(out, torch.stack([v[0], torch.zeros(4)]))
+    gradients = torch.autograd.grad(out.sum(), (q, k, v))
+    assert all(gradient.isfinite().all() for gradient in gradients)
 
 
 @FUSED
@@ -576,6 +599,12 @@ def test_dropout_stands_in_the_three_places_of_the_chapter(fused: bool) -> None:
     assert (model(draw_tokens(2, 8)) == 0).all()
     translator = small_translator(dropout=1.0)
     assert (translator(draw_tokens(2, 8), draw_tokens(2, 8, vocabulary=24)) == 0).all()
+
+
+def test_every_attention_of_a_model_drops_weights() -> None:
+    for model, layers in ((small_model(dropout=0.1), 2), (small_translator(dropout=0.1), 6)):
+        found = [part for part in model.modules() if isinstance(part, tf.MultiHeadAttention)]
+        assert [layer.dropout for layer in found] == [0.1] * layers
 
 
 # ---------------------------------------------------------------- ties, dtypes, devices
@@ -905,6 +934,44 @@ def test_models_without_a_table_take_any_length(changes: dict[str, str]) -> None
     assert_rounding(model(batch)[:, :8], model(batch[:, :8]))
 
 
+@pytest.mark.parametrize(
+    "changes", [{"divided": False}, {"d_head": 6}, {"positions": "alibi"}], ids=str
+)
+def test_a_setting_of_the_heads_reaches_them(changes: dict[str, Any]) -> None:
+    """The model computes what one with blocks made by hand computes, explicit or fused."""
+    batch = draw_tokens(2, 8)
+    for fused in (False, True):
+        model = small_model(n_blocks=1, fused=fused, **changes)
+        by_hand = copy.deepcopy(model)
+        options = {"positions": "none", "fused": fused} | changes
+        by_hand.blocks[0].mixer = build(tf.MultiHeadAttention, 16, 2, **options)
+        by_hand.blocks[0].mixer.load_state_dict(model.blocks[0].mixer.state_dict())
+        assert torch.equal(model(batch), by_hand(batch))
+        assert model.blocks[0].mixer.fused is fused
+
+
+@FUSED
+def test_undivided_heads_are_heads_with_longer_queries(fused: bool) -> None:
+    """q k^T without the division is (sqrt(d_head) q) k^T with it."""
+    undivided = build(tf.MultiHeadAttention, 16, 2, divided=False, fused=fused)
+    longer = build(tf.MultiHeadAttention, 16, 2, fused=fused)
+    with torch.no_grad():
+        longer.q.weight *= math.sqrt(8)
+    x = draw(2, 8, 16)
+    assert_rounding(undivided(x), longer(x))
+
+
+@pytest.mark.parametrize("leading", [(), (3,), (2, 3)], ids=str)
+@pytest.mark.parametrize(
+    "average", [tf.average_loop, tf.average_by_matrix, tf.average_by_softmax], ids=AVERAGES
+)
+def test_averages_are_running_sums_over_their_lengths(
+    average: Callable[[Tensor], Tensor], leading: tuple[int, ...]
+) -> None:
+    x = draw(*leading, 5, 4)
+    assert_rounding(average(x), x.cumsum(-2) / torch.arange(1, 6)[:, None])
+
+
 def test_an_average_that_replaces_the_token_is_the_mean_of_the_embeddings() -> None:
     switches = {"mixer": "average", "positions": "none", "norm": "none", "feed_forward": False}
     model = small_model(**switches, residual=False, n_blocks=1)
@@ -914,16 +981,21 @@ def test_an_average_that_replaces_the_token_is_the_mean_of_the_embeddings() -> N
     assert tf.count_parameters(model.blocks) == 0
 
 
-def test_the_decoder_reads_all_of_the_source_and_no_later_target() -> None:
-    """By what each logit depends on: in the source everything, in the target what came before."""
+def test_the_encoder_sees_everything_and_the_decoder_no_later_target() -> None:
+    """By what each row depends on: all of the source, but of the target what came before."""
     model = small_translator()
-    embedded: list[Tensor] = []
-    for table in (model.source_token, model.target_token):
-        table.register_forward_hook(lambda _, __, out: embedded.append(out))
+    seen: dict[str, Tensor] = {}
+    parts = {"source": model.source_token, "target": model.target_token, "read": model.encoder[-1]}
+    for name, part in parts.items():
+        part.register_forward_hook(lambda _, __, out, name=name: seen.update({name: out}))
     logits = model(draw_tokens(1, 5), torch.tensor([[1, 2, 3, 4]]))
+
+    def used(row: Tensor, of: Tensor) -> list[bool]:
+        (gradient,) = torch.autograd.grad(row.pow(3).sum(), of, retain_graph=True)
+        return (gradient[0].abs().sum(-1) > 0).tolist()
+
+    for i in range(5):
+        assert used(seen["read"][0, i], of=seen["source"]) == [True] * 5
     for t in range(4):
-        loss = logits[0, t].pow(2).sum()
-        gradients = torch.autograd.grad(loss, embedded, retain_graph=True)
-        of_source, of_target = (gradient[0].abs().sum(-1) for gradient in gradients)
-        assert (of_source > 0).all()
-        assert (of_target > 0).tolist() == [i <= t for i in range(4)]
+        assert used(logits[0, t], of=seen["source"]) == [True] * 5
+        assert used(logits[0, t], of=seen["target"]) == [i <= t for i in range(4)]

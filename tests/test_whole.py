@@ -11,12 +11,16 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conftest import ROOT
+
+from claims.harness.ledger import LEDGER, load_ledger
+from claims.harness.report import VERDICTS
 
 BLOCKER = """
 import importlib.abc, sys
@@ -59,6 +63,10 @@ def recorded(data: dict[str, Any]) -> dict[str, Any]:
     return {run["test"]: (run["verdict"], run["reason"], run["records"]) for run in data["runs"]}
 
 
+def test_claims_run_on_one_thread_in_full_precision(reference: dict[str, Any]) -> None:
+    assert (reference["machine"]["threads"], reference["machine"]["tf32"]) == ("1", "off")
+
+
 def test_every_claim_turns_out_as_the_ledger_says(reference: dict[str, Any]) -> None:
     assert "failed" not in reference["verdicts"].values()
     other = {
@@ -67,6 +75,22 @@ def test_every_claim_turns_out_as_the_ledger_says(reference: dict[str, Any]) -> 
         if run["verdict"] not in (run["expected_verdict"], "not run")
     }
     assert not other
+
+
+def test_the_readme_shows_what_this_run_gives(reference: dict[str, Any]) -> None:
+    """Its table of verdicts by section, row by row."""
+    if not reference["corpus"].startswith("Tiny Shakespeare"):
+        pytest.skip(f"the table is that of the exact corpus; this is {reference['corpus']}")
+    counts: dict[str, Counter[str]] = {}
+    ledger = load_ledger(LEDGER)
+    for name, verdict in reference["verdicts"].items():
+        counts.setdefault(ledger[name].section, Counter())[verdict] += 1
+    counts["all"] = sum(counts.values(), Counter())
+    shown = (ROOT / "README.md").read_text(encoding="utf-8")
+    for section, count in counts.items():
+        row = [section, *(str(count[v] or "") for v in (*VERDICTS[:4], "background"))]
+        line = "| " + " | ".join(row) + " |"
+        assert line.replace("|  |", "| |").replace("|  |", "| |") in shown, line
 
 
 def test_a_renamed_copy_shuffled_on_two_workers_gives_the_same_values(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .position import alibi_bias, rotate
-from .size import check_choice, check_dropout, check_positive, head_width
+from .size import check_choice, check_dropout, check_even, check_positive, head_width
 
 
 def causal_mask(
@@ -188,8 +188,8 @@ class MultiHeadAttention(nn.Module):
         self.d_head = head_width(d_model, n_heads, d_head)
         check_choice("positions", positions, ("none", "rotary", "alibi"))
         check_dropout(dropout)
-        if positions == "rotary" and self.d_head % 2:
-            raise ValueError(f"rotary positions need an even d_head, got {self.d_head}")
+        if positions == "rotary":
+            check_even(positions, "d_head", self.d_head)
         self.d_model, self.n_heads = d_model, n_heads
         self.causal, self.positions, self.dropout, self.fused = causal, positions, dropout, fused
         self.scale = None if divided else 1.0

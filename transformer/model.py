@@ -13,7 +13,7 @@ from .attention import Head, MultiHeadAttention
 from .average import Average
 from .block import Block, FeedForward
 from .position import LearnedPositions, sinusoidal_positions
-from .size import check_dropout, check_positive, check_settings
+from .size import check_dropout, check_even, check_positive, check_settings
 
 
 class LanguageModel(nn.Module):
@@ -191,8 +191,6 @@ class EncoderDecoder(nn.Module):
     output head of its own. Raises ValueError for a source or target longer than ``context``.
     """
 
-    positions: Tensor
-
     def __init__(
         self,
         *,
@@ -209,10 +207,9 @@ class EncoderDecoder(nn.Module):
             source_vocabulary=source_vocabulary, target_vocabulary=target_vocabulary,
             context=context, n_blocks=n_blocks,
         )
+        check_even("sinusoidal", "d_model", d_model)
         check_dropout(dropout)
-        self.register_buffer(
-            "positions", sinusoidal_positions(context, d_model), persistent=False
-        )
+        self.context = context
         self.source_token = nn.Embedding(source_vocabulary, d_model)
         self.target_token = nn.Embedding(target_vocabulary, d_model)
         self.dropout = nn.Dropout(dropout)
@@ -230,8 +227,8 @@ class EncoderDecoder(nn.Module):
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:         # (B, S), (B, T) int64
         """Logits (B, T, V_target): row t scores what follows target token t, given the source."""
-        _check_tokens("source tokens", source, len(self.positions))
-        _check_tokens("target tokens", target, len(self.positions))
+        _check_tokens("source tokens", source, self.context)
+        _check_tokens("target tokens", target, self.context)
         if len(source) != len(target):
             raise ValueError(f"{len(source)} sources cannot be paired with {len(target)} targets")
         memory = self._start(self.source_token, source)                  # (B, S, d)
@@ -245,5 +242,7 @@ class EncoderDecoder(nn.Module):
 
     def _start(self, table: nn.Embedding, tokens: Tensor) -> Tensor:
         x = _embed(table, tokens)                                        # (B, T, d)
-        started: Tensor = self.dropout(x + self.positions[: x.shape[1]])
+        T, d = x.shape[1:]
+        x = x + sinusoidal_positions(T, d, dtype=x.dtype, device=x.device)
+        started: Tensor = self.dropout(x)
         return started

@@ -7,7 +7,7 @@ alone and act on the scores (rotary turns queries and keys, ALiBi subtracts a di
 import torch
 from torch import Tensor, nn
 
-from .size import check_positive
+from .size import check_even, check_positive
 
 
 class LearnedPositions(nn.Module):
@@ -41,8 +41,7 @@ def sinusoidal_positions(
     learned, and defined at every position. Raises ValueError for an odd d_model.
     """
     check_positive(n=n, d_model=d_model)
-    if d_model % 2:
-        raise ValueError(f"sinusoidal positions need an even d_model, got {d_model}")
+    check_even("sinusoidal", "d_model", d_model)
     t = torch.arange(n, dtype=torch.float64, device=device)
     angles = _angles(t, d_model, base)                                   # (n, d/2)
     pairs = torch.stack((angles.sin(), angles.cos()), dim=-1)            # (n, d/2, 2)

@@ -133,6 +133,12 @@ def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
 
 
+def check_even(positions: str, name: str, width: int) -> None:
+    """Raise ValueError for an odd width, where positions act on pairs of features."""
+    if width % 2:
+        raise ValueError(f"{positions} positions need an even {name}, got {width}")
+
+
 def check_dropout(dropout: float) -> None:
     """Raise ValueError for a dropout that is not a probability."""
     if not 0.0 <= dropout <= 1.0:
@@ -150,8 +156,8 @@ def check_settings(
     check_choice("norm", norm, NORMS)
     check_choice("positions", positions, POSITIONS)
     check_dropout(dropout)
-    if positions == "sinusoidal" and d_model % 2:
-        raise ValueError(f"sinusoidal positions need an even d_model, got {d_model}")
+    if positions == "sinusoidal":
+        check_even(positions, "d_model", d_model)
     if mixer == "heads":
         return
     asked_for = {

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import hypothesis
+from torch import Tensor
 
 from claims.harness.ledger import Entry
 from claims.harness.tolerance import Judgement, Tolerance, has_nan, plain
@@ -75,6 +76,8 @@ class Check:
             Refuted: the value lies outside what is allowed, or is NaN.
         """
         __tracebackhide__ = True
+        if isinstance(measured, Tensor):
+            measured = measured.detach()
         if has_nan(measured):
             judgement = Judgement(False, plain(measured), None, "no NaN", detail="NaN was measured")
         else:

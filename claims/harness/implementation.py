@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -112,19 +111,15 @@ def _import(package: str) -> ModuleType:
     if not all(part.isidentifier() for part in parts):
         raise ValueError(f"--implementation '{package}' is no package name; {allowed}")
     try:
-        found = importlib.util.find_spec(package)
-    except ModuleNotFoundError:  # a parent package is missing
-        found = None
-    if found is None:
-        raise ValueError(
-            f"--implementation {package}: no such package on this Python's path; {allowed}"
-        )
-    try:
         module = importlib.import_module(package)
     except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{package}.".startswith(f"{missing}."):
+            raise ValueError(
+                f"--implementation {package}: no such package on this Python's path; {allowed}"
+            ) from error
         raise ValueError(
-            f"--implementation {package} was found but fails to import: "
-            f"{type(error).__name__}: {error}"
+            f"--implementation {package} fails to import: {type(error).__name__}: {error}"
         ) from error
     if module.__file__ is None:
         raise ValueError(f"--implementation {package} is a folder without __init__.py; {allowed}")

@@ -151,6 +151,12 @@ def _sentence(fault: ValidationError, raw: Any) -> str:
 def _cross_faults(raw: Mapping[str, Any]) -> list[str]:
     counts = Counter(claim["id"] for claim in raw["claims"])
     faults = [f"claim {name}: the id stands {n} times" for name, n in counts.items() if n > 1]
+    of_the_document = sum("beyond" not in claim for claim in raw["claims"])
+    if of_the_document != raw["document"]["claims"]:
+        faults.append(
+            f"document: it says that {raw['document']['claims']} claims are the document's own, "
+            f"but {of_the_document} entries are"
+        )
     known = ", ".join(raw["sections"])
     for claim in raw["claims"]:
         if claim["section"] not in raw["sections"]:

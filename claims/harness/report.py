@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -106,7 +108,8 @@ class Report:
             if lines:
                 write(f"{title}:")
                 for line in lines:
-                    write(f"  {line}")
+                    for part in _wrap(line):
+                        write(part)
         if missing := self._missing():
             write(
                 f"{len(missing)} claims were never collected, though nothing deselected them: "
@@ -114,7 +117,9 @@ class Report:
                 red=True,
             )
         checks = sum(len(outcome.records) for outcome in self._outcomes.values())
-        write(f"{checks} checks were recorded. Run as: {_command(self._config)}")
+        run, wanted = self._gpu_claims()
+        write(f"{checks} checks were recorded; gpu claims run: {run} of {wanted}.")
+        write(f"Run as: {_command(self._config)}")
 
     # ---- what the summary is made of -----------------------------------------------------------
 
@@ -134,6 +139,11 @@ class Report:
 
     def _gpu_deselected(self, entry: Entry) -> bool:
         return "gpu" in entry.needs and "not gpu" in self._config.getoption("markexpr", "")
+
+    def _gpu_claims(self) -> tuple[int, int]:
+        wanted = {entry.id for entry in self._ledger.entries.values() if "gpu" in entry.needs}
+        run = {o.claim for o in self._outcomes.values() if o.verdict != "not run"} & wanted
+        return len(run), len(wanted)
 
     def _section_table(self) -> list[str]:
         verdicts = self.verdicts()
@@ -245,6 +255,19 @@ def _asks_for_everything(config: pytest.Config) -> bool:
     ]
     whole = any(path == CLAIMS or path in CLAIMS.parents for path in paths)
     return whole and not narrowed
+
+
+def _wrap(text: str) -> list[str]:
+    """`text` as an item of a list, within the terminal's width and a readable one."""
+    width = max(40, min(shutil.get_terminal_size().columns, 120))
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent="  ",
+        subsequent_indent="      ",
+        break_long_words=False,  # test ids are to be copied
+        break_on_hyphens=False,
+    )
 
 
 def _command(config: pytest.Config) -> str:

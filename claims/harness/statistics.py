@@ -2,7 +2,7 @@
 
 Each test declares the chance of failing although the claim is true (`false_fail`, at most 1e-6)
 and the departure that it would notice (`detects`) with probability `POWER`. The two fix the sample
-size; a sample that is too small is a defect of the claim, raised before the comparison. Quantiles,
+size: a sample that agrees but is too small to have noticed is a defect of the claim. Quantiles,
 exact tests and power come from SciPy and statsmodels.
 """
 
@@ -40,9 +40,10 @@ class proportion:
         _demand_rare(self.false_fail)
         k, n = measured
         lowest, highest = self.limits(n)
-        _demand_power(n, self.power(n), self.detects)
+        ok = lowest <= k <= highest
+        _demand_power(ok, n, self.power(n), self.detects)
         return Judgement(
-            lowest <= k <= highest,
+            ok,
             {"share": k / n, "k": k, "n": n},
             self.low if self.low == self.high else [self.low, self.high],
             f"{lowest} <= k <= {highest}: "
@@ -75,7 +76,8 @@ class mean:
     """The mean of n independent draws, for an expectation that the claim puts in [low, high].
 
     Student's t limits around the sample mean; the draws need not be normal, but their mean must be
-    nearly so (n in the hundreds, no heavy tails). `detects` is a distance beyond [low, high].
+    nearly so (n in the hundreds without heavy tails, or a few dozen averages). `detects` is a
+    distance beyond [low, high]; as the power is that of the sample's own spread, it wants a margin.
     """
 
     low: float
@@ -92,9 +94,10 @@ class mean:
         reach = float(stats.t.isf(self.false_fail / 2, n - 1)) * error
         # A departure is noticed when the sample mean falls short of it by less than what is left.
         slack = math.inf if error == 0 else (self.detects - reach) / error
-        _demand_power(n, float(stats.t.cdf(slack, n - 1)), self.detects)
+        ok = self.low - reach <= average <= self.high + reach
+        _demand_power(ok, n, float(stats.t.cdf(slack, n - 1)), self.detects)
         return Judgement(
-            self.low - reach <= average <= self.high + reach,
+            ok,
             {"mean": average, "standard error": error, "n": n},
             self.low if self.low == self.high else [self.low, self.high],
             f"+- {reach:.3g}: false failure {self.false_fail:g}, detects {self.detects:g}",
@@ -124,10 +127,11 @@ class variance:
             float(stats.chi2.sf(high / (1 + self.detects), n)),
             float(stats.chi2.cdf(low / (1 - self.detects), n)),
         )
-        _demand_power(n, power, self.detects)
         ratio = float(values.square().sum()) / self.expected
+        ok = low <= ratio <= high
+        _demand_power(ok, n, power, self.detects)
         return Judgement(
-            low <= ratio <= high,
+            ok,
             {"variance": ratio / n * self.expected, "n": n},
             self.expected,
             f"{low / n:.4g} <= ratio <= {high / n:.4g}: false failure {self.false_fail:g}, "
@@ -153,10 +157,11 @@ class uniform:
         counts = measured.double().flatten()
         n, cells = int(counts.sum()), counts.numel()
         power = GofChisquarePower().power(self.detects, n, self.false_fail, n_bins=cells)
-        _demand_power(n, float(power), self.detects)
         p_value = float(stats.chisquare(counts.numpy()).pvalue)
+        ok = p_value >= self.false_fail
+        _demand_power(ok, n, float(power), self.detects)
         return Judgement(
-            p_value >= self.false_fail,
+            ok,
             {"p": p_value, "cells": cells, "n": n},
             "uniform",
             f"p >= {self.false_fail:g}, detects w = {self.detects:g}",
@@ -171,9 +176,10 @@ def _demand_rare(false_fail: float) -> None:
         )
 
 
-def _demand_power(n: int, power: float, detects: float) -> None:
+def _demand_power(ok: bool, n: int, power: float, detects: float) -> None:
+    """A sample that agrees must have been able to disagree; one that disagrees has shown it."""
     # `not >=` so that a NaN counts as no power.
-    if not power >= POWER:
+    if ok and not power >= POWER:
         raise MisusedTolerance(
             f"n = {n} notices a departure of {detects:g} with probability {power:.4f}; "
             f"at least {POWER} is asked: draw more, or declare a larger departure"

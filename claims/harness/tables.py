@@ -43,15 +43,17 @@ class Table:
         self._request = request
         self._seeds = list(seeds)
 
-    def __call__(self, columns: Columns, decimals: Mapping[str, int]) -> None:
+    def __call__(
+        self, columns: Columns, decimals: Mapping[str, int], seeds: Sequence[int] | None = None
+    ) -> None:
         """Compare `columns` with the stored table.
 
         Args:
             columns: name -> equally long sequences of text, integers or floats.
             decimals: for every float column, the decimals that are stored. A value may be one unit
-            of
-                the last one off: half a unit is the stored rounding, half is for other kernels'
-                rounding.
+                of the last one off: half a unit is the stored rounding, half is for the rounding
+                of other machines' kernels.
+            seeds: those behind the values, where they are not the base seed.
 
         Raises:
             BrokenClaim: the table holds NaN, lacks a file or decimals.
@@ -75,19 +77,19 @@ class Table:
             fullpath=self.path,
         )
         if regenerate:
-            self._write_provenance()
+            self._write_provenance(self._seeds if seeds is None else list(seeds))
             pytest.fail(
                 f"wrote {_shown(self.path)}: read it, commit it, run again without --regen-all"
             )
 
-    def _write_provenance(self) -> None:
+    def _write_provenance(self, seeds: list[int]) -> None:
         facts = {
             "torch": torch.__version__,
             "python": platform.python_version(),
             "device": "cpu",
             "threads": torch.get_num_threads(),
             "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
-            "seeds": self._seeds,
+            "seeds": seeds,
             "commit": _commit(),
             "date": datetime.now(UTC).date().isoformat(),
             "command": f"pytest {_test_id(self._request)} --regen-all",

@@ -18,8 +18,8 @@ from claims.instruments.corpus import (
     Corpus,
     CorpusError,
     find_corpus,
-    token_ids,
 )
+from claims.instruments.tokens import token_ids
 
 CORPUS_VARIABLE = "CLAIMS_CORPUS"
 CORPUS = pytest.StashKey[Corpus | CorpusError]()
@@ -92,12 +92,16 @@ def tokens(_tokenised: tuple[Any, Tensor]) -> Tensor:
 
 def _given(config: pytest.Config) -> Path | None:
     named = config.getoption("corpus") or os.environ.get(CORPUS_VARIABLE)
-    return (config.invocation_params.dir / named) if named else None
+    return config.invocation_params.dir / Path(named).expanduser() if named else None
 
 
 def _cache_dir() -> Path:
     named = os.environ.get(CACHE_VARIABLE)
-    return Path(named) if named else Path(platformdirs.user_cache_dir("transformer-claims"))
+    return (
+        Path(named).expanduser()
+        if named
+        else Path(platformdirs.user_cache_dir("transformer-claims"))
+    )
 
 
 def _find(config: pytest.Config) -> Corpus | CorpusError:

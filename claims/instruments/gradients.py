@@ -1,0 +1,56 @@
+"""How large the gradient is in the first and in the last block of a stack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class BlockGradient:
+    """L2 norms of the gradient of the mean cross-entropy (nats per token) in one block."""
+
+    attention_output: float  # the weight of W_o alone
+    network_output: float  # the weight of the feed-forward network's second layer alone
+    all_parameters: float  # every parameter of the block as one vector
+
+
+def end_gradients(model: Any, windows: Tensor) -> tuple[BlockGradient, BlockGradient]:
+    """The gradients in the first and in the last block, for next-token prediction on one batch.
+
+    Args:
+        model: a language model, tokens (B, T) -> logits (B, T, V), with `blocks`, each of several
+            heads (`mixer.o`) and a feed-forward network (`ff.contract`).
+        windows: (B, T + 1) token ids; each is predicted from those before it in its row.
+    """
+    logits = model(windows[:, :-1])
+    loss = F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+    first, last = model.blocks[0], model.blocks[-1]
+    # Only what is asked for: the weight gradients of the blocks in between are never computed.
+    chosen = list({id(p): p for block in (first, last) for p in block.parameters()}.values())
+    gradients = torch.autograd.grad(loss, chosen)
+    by_id = {id(p): gradient for p, gradient in zip(chosen, gradients, strict=True)}
+    return _of_block(first, by_id), _of_block(last, by_id)
+
+
+def windows_of(tokens: Tensor, length: int, count: int, generator: torch.Generator) -> Tensor:
+    """(count, length + 1) windows of `tokens` (N,), their starts drawn uniformly."""
+    starts = torch.randint(0, len(tokens) - length, (count,), generator=generator)
+    return torch.stack([tokens[start : start + length + 1] for start in starts.tolist()])
+
+
+def _of_block(block: Any, gradients: dict[int, Tensor]) -> BlockGradient:
+    return BlockGradient(
+        attention_output=_norm([gradients[id(block.mixer.o.weight)]]),
+        network_output=_norm([gradients[id(block.ff.contract.weight)]]),
+        all_parameters=_norm([gradients[id(p)] for p in block.parameters()]),
+    )
+
+
+def _norm(parts: Sequence[Tensor]) -> float:
+    return float(torch.cat([part.flatten() for part in parts]).norm())

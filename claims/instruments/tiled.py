@@ -1,0 +1,185 @@
+"""Attention three ways: written out plainly, in tiles, and whatever is handed in, with gradients.
+
+The tiled one is FlashAttention's algorithm (Dao et al. 2022, algorithms 1 and 4) without its
+kernels. A running maximum and a running sum per query make the softmax online, and the backward
+pass computes the weights again, so that neither pass holds more scores than one tile of queries by
+one tile of keys.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+CPU = torch.device("cpu")
+
+
+def plain_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """softmax(q k^T / sqrt(d_k)) v as the formula has it; every query must have a key.
+
+    Args:
+        q, k: (..., n, d_k), (..., m, d_k).
+        v: (..., m, d_v).
+        mask: bool (n, m), True where a query may attend to a key.
+
+    Returns:
+        (..., n, d_v).
+    """
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    weights = scores.masked_fill(~mask, -math.inf).softmax(-1)
+    return weights @ v
+
+
+def tiled_attention(q: Tensor, k: Tensor, v: Tensor, tile: int) -> Tensor:
+    """Causal attention, `tile` queries by `tile` keys at a time; differentiable once.
+
+    Args:
+        q, k, v: (..., n, d_k), (..., n, d_k), (..., n, d_v).
+        tile: queries and keys held at once; need not divide n.
+
+    Returns:
+        (..., n, d_v).
+    """
+    output: Tensor = _Tiled.apply(q, k, v, tile)  # type: ignore[no-untyped-call]
+    return output
+
+
+def forward_and_gradients(
+    attend: Attention, q: Tensor, k: Tensor, v: Tensor, upstream: Tensor
+) -> dict[str, Tensor]:
+    """What `attend` gives, and what comes back for the gradient `upstream` of its output.
+
+    Returns:
+        "output" (..., n, d_v), and "dq", "dk", "dv" of the shapes of q, k and v.
+    """
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    output = attend(*leaves)
+    gradients = torch.autograd.grad(output, leaves, upstream)
+    return {"output": output.detach(), **dict(zip(("dq", "dk", "dv"), gradients, strict=True))}
+
+
+def worst_error(value: Tensor, reference: Tensor) -> Tensor:
+    """The largest |value - reference| of each sequence: (B, ...) -> (B,), in float64."""
+    return (value.double() - reference.double()).abs().flatten(1).amax(1)
+
+
+def share_of_allowed_error(
+    attend: Attention,
+    draws: Sequence[Tensor],
+    dtype: torch.dtype = torch.float32,
+    device: torch.device = CPU,
+) -> dict[str, Tensor]:
+    """How much of twice the plain computation's error, plus one ulp, a causal `attend` uses up.
+
+    The errors are the worst of each sequence against float64 on the CPU; `attend` and the plain
+    computation run on `device`, in the precision of `dtype`. The ulp is that of the sequence's
+    largest value.
+
+    Args:
+        attend: maps q, k, v to the output.
+        draws: q (B, ..., n, d), k and v of the same shape, and the gradient of the output.
+
+    Returns:
+        (B,) for each of "output", "dq", "dk" and "dv".
+    """
+    inputs = [x.to(dtype) for x in draws]
+    n = inputs[0].shape[-2]
+    triangle = torch.ones(n, n, dtype=torch.bool).tril()
+
+    def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return plain_attention(q, k, v, triangle.to(q.device))
+
+    reference = forward_and_gradients(plain, *(x.double() for x in inputs))
+    simplest = forward_and_gradients(plain, *(x.to(device) for x in inputs))
+    measured = forward_and_gradients(attend, *(x.to(device) for x in inputs))
+
+    def share(part: str) -> Tensor:
+        exact = reference[part]
+        one_ulp = torch.finfo(dtype).eps * exact.abs().flatten(1).amax(1)
+        allowed = 2 * worst_error(simplest[part].cpu(), exact) + one_ulp
+        return worst_error(measured[part].cpu(), exact) / allowed
+
+    return {part: share(part) for part in reference}
+
+
+def largest_tensor(run: Callable[[], object]) -> int:
+    """How many numbers the largest tensor holds that any operation inside `run()` returns."""
+    seen = _Largest()  # type: ignore[no-untyped-call]
+    with seen:
+        run()
+    return seen.numbers
+
+
+class _Tiled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, tile: int) -> Tensor:
+        output = q.new_empty(*q.shape[:-1], v.shape[-1])
+        log_sums = q.new_empty(*q.shape[:-1], 1)  # log sum_j exp(score_ij), all that backward needs
+        for rows in _tiles(q.shape[-2], tile):
+            highest = q.new_full((*q.shape[:-2], _size(rows), 1), -math.inf)
+            total, mixed = torch.zeros_like(highest), torch.zeros_like(output[..., rows, :])
+            for columns in _tiles(rows.stop, tile):
+                scores = _scores(q, k, rows, columns)
+                new_highest = torch.maximum(highest, scores.amax(-1, keepdim=True))
+                weights = (scores - new_highest).exp()
+                # What was summed up so far was measured from the old maximum.
+                shrink = (highest - new_highest).exp()
+                total = total * shrink + weights.sum(-1, keepdim=True)
+                mixed = mixed * shrink + weights @ v[..., columns, :]
+                highest = new_highest
+            output[..., rows, :] = mixed / total
+            log_sums[..., rows, :] = highest + total.log()
+        ctx.save_for_backward(q, k, v, output, log_sums)
+        ctx.tile = tile
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        q, k, v, output, log_sums = ctx.saved_tensors
+        dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        # sum_j w_ij dw_ij, which the softmax takes off every dw_ij of its row.
+        taken_off = (upstream * output).sum(-1, keepdim=True)
+        for rows in _tiles(q.shape[-2], ctx.tile):
+            up = upstream[..., rows, :]
+            for columns in _tiles(rows.stop, ctx.tile):
+                weights = (_scores(q, k, rows, columns) - log_sums[..., rows, :]).exp()
+                d_weights = up @ v[..., columns, :].transpose(-2, -1)
+                d_scores = weights * (d_weights - taken_off[..., rows, :]) / math.sqrt(q.shape[-1])
+                dq[..., rows, :] += d_scores @ k[..., columns, :]
+                dk[..., columns, :] += d_scores.transpose(-2, -1) @ q[..., rows, :]
+                dv[..., columns, :] += weights.transpose(-2, -1) @ up
+        return dq, dk, dv, None
+
+
+def _tiles(n: int, tile: int) -> Iterator[slice]:
+    """0..n in slices of `tile`, the last one shorter where it does not divide n."""
+    return (slice(start, min(start + tile, n)) for start in range(0, n, tile))
+
+
+def _size(part: slice) -> int:
+    return int(part.stop - part.start)
+
+
+def _scores(q: Tensor, k: Tensor, rows: slice, columns: slice) -> Tensor:
+    """One tile of scores, -inf where the key comes after the query."""
+    scores = q[..., rows, :] @ k[..., columns, :].transpose(-2, -1) / math.sqrt(q.shape[-1])
+    query = torch.arange(rows.start, rows.stop, device=q.device)
+    key = torch.arange(columns.start, columns.stop, device=q.device)
+    return scores.masked_fill(key > query[:, None], -math.inf)
+
+
+class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    numbers: int = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(value, Tensor):
+                self.numbers = max(self.numbers, value.numel())
+        return result

@@ -1,0 +1,197 @@
+"""Section 1: what came before, and the three things that were wrong with it.
+
+A recurrence squeezes any input into one state of fixed size, sends its gradient through one
+Jacobian per step, and cannot take a step before the last one is done. The weighted sum over all
+states, of 2014, is the repair that the rest of the chapter turns into an architecture.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from hypothesis import given, settings
+from torch import Tensor
+from torch.nn import functional as F
+
+from claims.harness import Check, Draws, Expected, claim, exact, rounding, ulps, within
+from claims.harness.implementation import Implementation
+from claims.harness.strategies import lengths
+from claims.instruments.recurrence import (
+    Cell,
+    gradient_through_time,
+    operations_between,
+    operations_in_a_row,
+)
+
+DOUBLE = torch.float64
+
+
+@claim("rnn-fixed-size-state")
+def test_a_recurrent_summary_has_one_size_whatever_the_length(check: Check) -> None:
+    """A recurrent summary has a fixed size, whatever the length of the input.
+
+    A tanh cell of width 8 reads 1 to 40 tokens of width 3; what it keeps of them is (8,).
+    """
+    cell = Cell(torch.eye(8), torch.ones(8, 3))
+
+    @settings(max_examples=30)
+    @given(T=lengths(40))
+    def every_length(T: int) -> None:
+        check(cell.states(torch.zeros(8), torch.ones(T, 3))[-1].shape, exact(torch.Size([8])))
+
+    every_length()
+
+
+@claim("bptt-product-of-jacobians")
+def test_backpropagation_through_t_steps_multiplies_t_jacobians(check: Check, rng: Draws) -> None:
+    """Backpropagation through T steps multiplies T Jacobians.
+
+    The gradient through 12 steps of a tanh cell of width 8, against the product of diag(1 - h_t^2)
+    W written out. Each association of the product rounds an entry at most (w + 3) times per factor.
+    """
+    T, w = 12, 8
+    cell = Cell(rng.normal(w, w, salt="W", dtype=DOUBLE) / w**0.5, torch.eye(w, dtype=DOUBLE))
+    h, tokens = rng.normal(w, salt="h", dtype=DOUBLE), rng.normal(T, w, salt="x", dtype=DOUBLE)
+    jacobians = [(1 - h_t**2)[:, None] * cell.W for h_t in cell.states(h, tokens)[1:]]
+    product, sizes = torch.eye(w, dtype=DOUBLE), torch.eye(w, dtype=DOUBLE)
+    for J in jacobians:
+        product, sizes = J @ product, J.abs() @ sizes
+    because = "T factors in two associations, w products and sums and 3 more roundings in each"
+    check(gradient_through_time(cell, h, tokens), ulps(product, 2 * T * (w + 3), because, sizes))
+
+
+@claim("bptt-vanish-or-explode")
+def test_the_gradient_vanishes_or_explodes_with_t(check: Check, rng: Draws) -> None:
+    """Because of that product the gradient vanishes or explodes with T.
+
+    A tanh cell with random weights. Where the spectral norm of W is 0.9, no Jacobian stretches more
+    than that: after T steps at most 0.9^T is left, whatever the tokens. Where its spectral radius
+    is 1.1, the gradient at the resting state is W^T, of norm at least 1.1^T. Growth per step.
+    """
+    w, steps = 16, [10, 20, 40, 80]
+    W, eye = rng.normal(w, w, salt="W", dtype=DOUBLE), torch.eye(w, dtype=DOUBLE)
+    tokens, silence = rng.normal(80, w, salt="x", dtype=DOUBLE), torch.zeros(80, w, dtype=DOUBLE)
+    rest = torch.zeros(w, dtype=DOUBLE)
+    damped = Cell(0.9 * W / torch.linalg.matrix_norm(W, 2), eye)
+    driven = Cell(1.1 * W / torch.linalg.eigvals(W).abs().max(), eye)
+    shrunk = [gradient_through_time(damped, rest, tokens[:T]) for T in steps]
+    grown = [gradient_through_time(driven, rest, silence[:T]) for T in steps]
+    check(_growth_per_step(shrunk, steps), within(0, 0.9, "norms multiply, and |tanh'| <= 1"))
+    check(_growth_per_step(grown, steps), within(1.1, math.inf, "no norm is below the radius"))
+
+
+def _growth_per_step(gradients: list[Tensor], steps: list[int]) -> Tensor:
+    """The T-th root of the spectral norm of each gradient through T steps."""
+    norms = torch.linalg.matrix_norm(torch.stack(gradients), 2)
+    growth: Tensor = norms ** (1 / torch.tensor(steps))
+    return growth
+
+
+@claim("bptt-exactly-one")
+def test_an_orthogonal_linear_recurrence_neither_vanishes_nor_explodes(
+    check: Check, rng: Draws
+) -> None:
+    """The one exception: a linear recurrence with an orthogonal W keeps its gradient for ever.
+
+    W is a random signed permutation; the gradient through 100 steps is still orthogonal, exactly.
+    """
+    w = 16
+    signs = rng.integers(0, 2, w, 1, salt="signs").double() * 2 - 1
+    W = signs * torch.eye(w, dtype=DOUBLE)[rng.permutation(w)]
+    cell = Cell(W, torch.eye(w, dtype=DOUBLE), activation=lambda x: x)
+    rest, silence = torch.zeros(w, dtype=DOUBLE), torch.zeros(100, w, dtype=DOUBLE)
+    J = gradient_through_time(cell, rest, silence)
+    because = "products of signed permutations hold nothing but 0, 1 and -1"
+    check(J @ J.T, exact(torch.eye(w, dtype=DOUBLE), because))
+
+
+@claim("sequential-updates-495")
+def test_token_5_reaches_token_500_through_495_updates(check: Check, document: Expected) -> None:
+    """Information from token 5 reaches token 500 only through 495 sequential updates.
+
+    Counted on the graph that autograd records: the fewest operations on any path from the state
+    after token 5 to the state after token 500, in units of one update.
+    """
+    cell = Cell(torch.eye(2, requires_grad=True), torch.ones(2, 1))
+    states = cell.states(torch.zeros(2), torch.ones(500, 1))
+    update = operations_between(states[6], states[5])
+    check(operations_between(states[500], states[5]), exact(document["value"] * update))
+
+
+@claim("bahdanau-three-years")
+def test_2014_is_three_years_before_the_transformer(check: Check, document: Expected) -> None:
+    """The bottleneck was repaired in 2014, three years before the transformer.
+
+    The two years as the chapter's references have them.
+    """
+    check(document["transformer"] - document["bahdanau"], exact(document["value"]))
+
+
+@claim("weighted-sum-of-encoder-states")
+def test_the_decoder_takes_a_weighted_sum_of_all_encoder_states(
+    implementation: Implementation, check: Check, rng: Draws
+) -> None:
+    """The repair of 2014: a weighted sum of all encoder states, with weights computed on the spot.
+
+    One decoder query over 20 encoder states, in float32, against the sum written out in float64.
+    The plain float32 sum rounds as often as the function, in another order: twice its error.
+    """
+    query, states = rng.normal(1, 64, salt="query"), rng.normal(20, 64, salt="states")
+    reference, plain = _weighted_sum(query.double(), states.double()), _weighted_sum(query, states)
+    allowed = rounding(reference, plain, k=2, because="as many roundings, in another order")
+    check(implementation.attention(query, states, states), allowed)
+
+
+def _weighted_sum(query: Tensor, states: Tensor) -> Tensor:
+    """sum_i w_i h_i, (1, d), with w = softmax(q . h_i / sqrt(d)); query (1, d), states (n, d)."""
+    scores = (states * query).sum(1) / math.sqrt(states.shape[1])
+    weights = scores.exp() / scores.exp().sum()
+    return (weights[:, None] * states).sum(0, keepdim=True)
+
+
+@claim("recurrence-is-sequential")
+def test_a_recurrence_takes_as_many_steps_as_tokens_and_attention_does_not(
+    implementation: Implementation, check: Check, rng: Draws
+) -> None:
+    """h_t needs h_{t-1}, so the update is sequential; attention is a product of matrices.
+
+    How many operations had to wait for one another before the last output was there. In the
+    recurrence 3 for every token, a product, an addition and a tanh; in a head always as many.
+    """
+    cell, head = Cell(torch.eye(4), torch.eye(4)), rng.build(lambda: implementation.Head(4, 4, 64))
+    first = torch.zeros(4, requires_grad=True)
+    inputs = [torch.ones(T, 4) for T in (8, 16, 32, 64)]
+    recurrence = [operations_in_a_row(cell.states(first, x)[-1]) for x in inputs]
+    attention = [operations_in_a_row(head(x[None])) for x in inputs]
+    check([recurrence, attention], exact([[3 * len(x) for x in inputs], [attention[0]] * 4]))
+
+
+@claim("linear-recurrence-is-one-product")
+def test_a_linear_recurrence_is_one_product_after_all(check: Check, rng: Draws) -> None:
+    """Where f is linear the updates need not wait: all states are one lower-triangular product.
+
+    h_t = h_{t-1} / 2 + x_t for 16 tokens of whole numbers, against the matrix of powers of 1/2.
+    """
+    T, d = 16, 4
+    eye = torch.eye(d, dtype=DOUBLE)
+    x = rng.integers(-1000, 1000, T, d).double()
+    states = Cell(eye / 2, eye, activation=lambda h: h).states(torch.zeros(d, dtype=DOUBLE), x)
+    distance = torch.arange(T)[:, None] - torch.arange(T)
+    powers = torch.tril(0.5**distance.double())
+    because = "multiples of 2^-15 below 2^11: no sum needs more than 26 of the 53 bits"
+    check(torch.stack(states[1:]), exact(powers @ x, because))
+
+
+@claim("convolution-translation")
+def test_a_feature_detected_anywhere_is_detected_everywhere(check: Check, rng: Draws) -> None:
+    """A convolution slides one small filter: what it detects anywhere, it detects everywhere.
+
+    A random image and filter of whole numbers. Moving the image by 3 rows and 5 columns moves the
+    output alike; the rows and columns that enter at the border are left out.
+    """
+    image = rng.integers(-9, 10, 1, 1, 24, 24, salt="image").double()
+    kernel = rng.integers(-9, 10, 1, 1, 3, 3, salt="filter").double()
+    moved = F.conv2d(image.roll((3, 5), (2, 3)), kernel)
+    because = "sums of nine products of whole numbers are exact"
+    check(moved[..., 3:, 5:], exact(F.conv2d(image, kernel)[..., :-3, :-5], because))

@@ -1,0 +1,457 @@
+"""Section 6: several heads, a network within each position, and where the parameters are.
+
+One softmax row is one distribution, so heads share out the width; attention with its weights fixed
+is a linear map that moves information, so a small network computes within each position; and two
+thirds of the block that results are that network.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict
+from fractions import Fraction
+from typing import Any
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from claims.harness import Check, Draws, Expected, claim, digits, exact, rounding, ulps, within
+from claims.harness.implementation import Implementation
+from claims.harness.strategies import lengths, tensors
+from claims.instruments.invariance import before_and_after_permutation, influence
+from claims.settings import (
+    AVERAGE_REPLACING,
+    AVERAGE_WITH_POSITIONS,
+    FOUR_HEADS,
+    HEAD_ADDED,
+    HEAD_REPLACING,
+    LADDER,
+    ONE_BLOCK,
+    TWO_BLOCKS,
+    WITH_MLP,
+    Rung,
+)
+
+# The exponentials' own errors cancel in the sum of a row's weights. What is left of m of them are
+# m - 1 additions, a division, perhaps as a reciprocal and a product, and the sum's way to float32.
+ROW_OF_WEIGHTS = "m + 2 roundings: the softmax's sum of m, its division, the sum that is looked at"
+
+
+def parameters_of(implementation: Implementation, rung: Rung) -> int:
+    """Counted on the rung's model, which is built on the meta device: shapes and no numbers."""
+    with torch.device("meta"):
+        model = implementation.LanguageModel(**asdict(rung.model))
+    return int(implementation.count_parameters(model))
+
+
+# ---- heads ---------------------------------------------------------------------------------------
+
+
+@claim("one-softmax-row-per-position")
+def test_a_head_has_one_distribution_per_position(
+    implementation: Implementation, check: Check
+) -> None:
+    """A head is one softmax row per position: it cannot concentrate in three places at once.
+
+    Each query has one row, and whatever the scores, flat or in the hundreds, its weights sum to
+    one; so the third largest of them is at most a third.
+    """
+
+    def weights_of(q: Tensor, k: Tensor) -> Tensor:
+        v = torch.zeros(len(k), 1)
+        weights: Tensor = implementation.attention(q, k, v, return_weights=True)[1]
+        return weights
+
+    @settings(max_examples=40)
+    @given(q=tensors(3, 4, magnitude=100.0), k=tensors(lengths(12), 4))
+    def every_row_sums_to_one(q: Tensor, k: Tensor) -> None:
+        total = weights_of(q, k).double().sum(-1).float()
+        check(total, ulps(torch.ones(3), len(k) + 2, ROW_OF_WEIGHTS))
+
+    @settings(max_examples=40)
+    @given(q=tensors(3, 4, magnitude=100.0), k=tensors(st.integers(3, 12), 4))
+    def no_row_holds_three_large_weights(q: Tensor, k: Tensor) -> None:
+        third = weights_of(q, k).sort(dim=-1, descending=True).values[:, 2]
+        most = (1 + (len(k) + 2) * 2**-24) / 3
+        check(third, within(0.0, most, f"three weights, of a sum of one; {ROW_OF_WEIGHTS}"))
+
+    every_row_sums_to_one()
+    no_row_holds_three_large_weights()
+
+
+@claim("multihead-partitions-width")
+def test_heads_partition_the_width(implementation: Implementation, check: Check) -> None:
+    """Several heads of width d_model / h partition the width rather than add to it.
+
+    Whatever the number of heads, W_q, W_k and W_v together stay 3 d^2, and W_o, which takes the
+    concatenation, d^2 and its bias: the parameters depend on d alone.
+    """
+
+    @settings(max_examples=40)
+    @given(n_heads=lengths(8), d_head=lengths(16))
+    def every_partition(n_heads: int, d_head: int) -> None:
+        d = n_heads * d_head
+        with torch.device("meta"):
+            heads = implementation.MultiHeadAttention(d, n_heads)
+        check(implementation.count_parameters(heads), exact(3 * d * d + d * d + d))
+
+    every_partition()
+
+
+@claim("wo-extra-matrix")
+def test_heads_are_concatenated_and_mixed_by_one_more_matrix(
+    implementation: Implementation, check: Check, rng: Draws
+) -> None:
+    """The heads are concatenated and mixed by one more matrix, W_o.
+
+    Four separate heads, each with its own rows of W_q, W_k and W_v, side by side and times W_o,
+    give what the heads in one module give. Both do the same arithmetic in another order, so k = 2.
+    """
+    x, many = rng.normal(2, 12, 32), rng.build(lambda: implementation.MultiHeadAttention(32, 4))
+
+    def separately(dtype: torch.dtype) -> Tensor:
+        heads = [rng.build(lambda: implementation.Head(32, 8, 12)) for _ in range(4)]
+        for i, head in enumerate(heads):
+            rows = slice(8 * i, 8 * i + 8)
+            head.load_state_dict(
+                {f"{m}.weight": getattr(many, m).weight[rows] for m in "qkv"}, strict=False
+            )
+        mixed = torch.cat([head.to(dtype)(x.to(dtype)) for head in heads], dim=-1)
+        return nn.functional.linear(mixed, many.o.weight.to(dtype), many.o.bias.to(dtype))
+
+    with torch.no_grad():
+        reference, simplest = separately(torch.float64), separately(torch.float32)
+        check(
+            many(x), rounding(reference, simplest, 2, "the same products, summed in another order")
+        )
+    check(implementation.count_parameters(many) - 3 * 32 * 32, exact(32 * 32 + 32))
+
+
+# ---- attention moves, the network computes -------------------------------------------------------
+
+
+@claim("attention-only-moves-information")
+def test_attention_only_moves_information(
+    implementation: Implementation, check: Check, rng: Draws
+) -> None:
+    """Attention does exactly one thing: it moves information between positions.
+
+    A head on a single token has nowhere to move anything from, and returns W_v x, bit for bit. On
+    more tokens its output is the values times the weights, whatever the queries and keys were.
+    """
+    head = rng.build(lambda: implementation.Head(8, 4, 1))
+    w_v, x = rng.integers(-8, 9, 4, 8, salt="W_v"), rng.integers(-8, 9, 3, 1, 8, salt="x")
+    with torch.no_grad():
+        head.v.weight.copy_(w_v)
+        alone = head(x.float())
+    because = (
+        "the softmax of one score is 1, and integers this small multiply and add without rounding"
+    )
+    check(alone, exact((x @ w_v.T).float(), because))
+
+    q, k, v = (rng.normal(16, 8, salt=name) for name in "qkv")
+    moved, weights = implementation.attention(q, k, v, return_weights=True)
+    w, values = weights.double(), v.double()
+    check(moved, ulps(w @ values, 16, "a sum of 16 products: 16 roundings each", w @ values.abs()))
+
+
+@claim("attention-feature-linear")
+def test_a_head_is_linear_in_its_input(
+    implementation: Implementation, check: Check, rng: Draws
+) -> None:
+    """Every operation in a head is linear along the feature axis, and so is the head.
+
+    As worded a head is a stack of linear maps of x, so that f(x + y) = f(x) + f(y). It is not: a
+    score is a product of features with features.
+    """
+    head = rng.build(lambda: implementation.Head(8, 8, 6))
+    x, y = rng.normal(1, 6, 8, salt="x"), rng.normal(1, 6, 8, salt="y")
+    with torch.no_grad():
+        separately = head(x) + head(y)
+        at_once = head(x + y)
+        head.double()
+        reference = head(x.double()) + head(y.double())
+    check(at_once, rounding(reference, separately, 2, "a linear map rounds both sides alike"))
+
+
+@claim("attention-linear-for-fixed-weights")
+def test_attention_with_fixed_weights_is_linear_in_the_values(
+    implementation: Implementation, check: Check, rng: Draws
+) -> None:
+    """With its weights held fixed, attention is linear in what it moves.
+
+    The same queries and keys give the same weights: f(a v + b w) = a f(v) + b f(w), in float64.
+    """
+    q, k, v, w = (rng.normal(12, 8, salt=name, dtype=torch.float64) for name in "qkvw")
+    a, b = rng.normal(2, dtype=torch.float64)
+
+    def mix(values: Tensor) -> Tensor:
+        mixed: Tensor = implementation.attention(q, k, values)
+        return mixed
+
+    magnitudes = mix(a.abs() * v.abs() + b.abs() * w.abs())
+    because = "on each side two roundings, and a sum of 12 products"
+    check(mix(a * v + b * w), ulps(a * mix(v) + b * mix(w), 2 * (12 + 3), because, magnitudes))
+
+
+@claim("stack-of-linear-is-linear")
+def test_a_stack_of_linear_maps_is_one_linear_map(
+    implementation: Implementation, check: Check, rng: Draws
+) -> None:
+    """A stack of linear maps is a linear map.
+
+    Two attention layers with their weights fixed, A_2 (A_1 v), are one matrix, (A_2 A_1) v: without
+    something in between that is not linear, the second layer adds nothing that one could not do.
+    """
+    T = 12
+    q1, k1, q2, k2, v = (
+        rng.normal(T, 8, salt=name, dtype=torch.float64) for name in ("q1", "k1", "q2", "k2", "v")
+    )
+    first, a1 = implementation.attention(q1, k1, v, return_weights=True)
+    second, a2 = implementation.attention(q2, k2, first, return_weights=True)
+    because = "on each side two sums of 12 products"
+    check(second, ulps((a2 @ a1) @ v, 2 * (2 * T + 1), because, a2 @ a1 @ v.abs()))
+
+
+@claim("mlp-per-position")
+def test_the_network_is_applied_to_each_position_independently(
+    implementation: Implementation, check: Check, rng: Draws
+) -> None:
+    """The feed-forward network is applied to each position independently.
+
+    Whatever one position is changed to, every other output keeps its bits; and moved to other
+    positions, the same tokens give the same outputs, so that it is one network for all of them.
+    """
+    ff = rng.build(lambda: implementation.FeedForward(8)).requires_grad_(False)
+
+    @settings(max_examples=40)
+    @given(x=tensors(1, 6, 8), other=tensors(8), t=st.integers(0, 5))
+    def others_keep_their_bits(x: Tensor, other: Tensor, t: int) -> None:
+        changed = x.clone()
+        changed[:, t] = other
+        rest = torch.arange(6) != t
+        because = "the same operations on the same numbers"
+        check(ff(changed)[:, rest], exact(ff(x)[:, rest], because))
+
+    others_keep_their_bits()
+    x, order = rng.normal(1, 64, 8), rng.permutation(64)
+    moved, simplest = before_and_after_permutation(ff, x, order)
+    reference = ff.double()(x.double())[:, order]
+    check(
+        moved, rounding(reference, simplest, 2, "the same products, in another place of the kernel")
+    )
+
+
+@claim("mlp-four-times-gelu")
+def test_the_network_widens_by_four_with_a_gelu_in_the_middle(
+    implementation: Implementation, check: Check, rng: Draws, document: Expected
+) -> None:
+    """The network expands the width by four and comes back, with a GELU in the middle.
+
+    The shapes are read off; the GELU is seen by making both matrices identities, so that the
+    network of x is GELU(x) alone. Expected is x Phi(x), with Phi from the complementary error
+    function.
+    """
+    d, ff = 64, rng.build(lambda: implementation.FeedForward(64)).double()
+    shapes = [[Fraction(n, d) for n in part.weight.shape] for part in (ff.expand, ff.contract)]
+    check(shapes, exact(document["widths_in_d"]))
+
+    x = torch.linspace(-8, 8, d, dtype=torch.float64)
+    with torch.no_grad():
+        for part in (ff.expand, ff.contract):
+            part.weight.copy_(torch.eye(*part.weight.shape))
+            part.bias.zero_()
+        passed = ff(x)
+    gelu = x * torch.special.erfc(-x / math.sqrt(2)) / 2
+    because = "on each side an argument, an error function good to 2 u, a sum and a product"
+    check(passed, ulps(gelu, 8, because, scale=x))
+
+
+@claim("division-of-labour")
+def test_attention_mixes_across_positions_and_the_network_computes_within_one(
+    implementation: Implementation, check: Check, rng: Draws
+) -> None:
+    """Attention mixes across positions; the feed-forward network computes within a position.
+
+    By the derivative of every output position by every input position: attention's are felt from
+    every earlier position, the network's from none but its own.
+    """
+    x = rng.normal(1, 6, 16, dtype=torch.float64)
+    attention = rng.build(lambda: implementation.MultiHeadAttention(16, 4)).double()
+    network = rng.build(lambda: implementation.FeedForward(16)).double()
+    earlier = torch.ones(6, 6, dtype=torch.bool).tril(-1)
+    across, own = influence(attention, x), influence(network, x)
+    check(across[earlier], within(0, math.inf, "no weight of a softmax is zero", strict=True))
+    check(own.diagonal(), within(0, math.inf, "the network depends on its token", strict=True))
+    check(
+        own - own.diag().diag(), exact(torch.zeros(6, 6).double(), "no path leads from elsewhere")
+    )
+
+
+# ---- the ladder's parameters ---------------------------------------------------------------------
+
+
+@claim("ladder-param-counts")
+def test_parameters_of_the_ladder(
+    implementation: Implementation, check: Check, document: Expected
+) -> None:
+    """The rows of the ladder have from 262,144 to 674,560 parameters.
+
+    Counted on the ten models that are built from the ladder's settings, and computed from the
+    settings; then what each piece adds to the row that it joins.
+    """
+    counted = {rung.label: parameters_of(implementation, rung) for rung in LADDER}
+    computed = [implementation.model_parameters(**asdict(rung.model))["total"] for rung in LADDER]
+    check(list(counted.values()), exact(document["parameters"]))
+    check(computed, exact(document["parameters"]))
+    added = {
+        "positions": (AVERAGE_REPLACING, AVERAGE_WITH_POSITIONS),
+        "one head": (AVERAGE_WITH_POSITIONS, HEAD_REPLACING),
+        "W_o": (HEAD_ADDED, FOUR_HEADS),
+        "MLP": (FOUR_HEADS, WITH_MLP),
+        "LayerNorm": (WITH_MLP, ONE_BLOCK),
+        "second block": (ONE_BLOCK, TWO_BLOCKS),
+    }
+    pieces = {name: counted[b.label] - counted[a.label] for name, (a, b) in added.items()}
+    check(pieces, exact(document["pieces"]))
+
+
+@claim("four-heads-16512-params")
+def test_four_heads_cost_16_512_parameters(
+    implementation: Implementation, check: Check, document: Expected
+) -> None:
+    """Four heads in place of one cost 16,512 more parameters.
+
+    128 x 128 + 128: the matrix W_o with its bias, and nothing else, because the heads share out the
+    width that the single head had.
+    """
+    more = parameters_of(implementation, FOUR_HEADS) - parameters_of(implementation, HEAD_ADDED)
+    check(more, exact(document["value"]))
+    check(more, exact(128 * 128 + 128))
+
+
+@claim("param-table-768-row")
+def test_parameters_of_the_parts_of_a_block(
+    implementation: Implementation, check: Check, document: Expected
+) -> None:
+    """At d = 768 attention has 2,360,064 parameters, the MLP 4,722,432, the LayerNorms 3,072.
+
+    Counted on the parts, and at the chapter's own d = 128 as well; W_q, W_k and W_v without biases.
+    """
+    count = implementation.count_parameters
+
+    def parts(d: int) -> dict[str, int]:
+        with torch.device("meta"):
+            attention = implementation.MultiHeadAttention(d, 4)
+            network = implementation.FeedForward(d)
+            block = implementation.Block(d, attention)
+        own = {"attention": count(attention), "mlp": count(network)}
+        return own | {"layernorms": count(block) - sum(own.values()), "block": count(block)}
+
+    check({d: parts(d) for d in (768, 128)}, exact(document["at"]))
+
+
+@claim("two-thirds-of-block-is-ffn")
+def test_two_thirds_of_a_block_is_its_network(
+    implementation: Implementation, check: Check, document: Expected
+) -> None:
+    """Two thirds of every transformer block is the feed-forward network, at any scale.
+
+    Of the matrices exactly. With biases and LayerNorms the share falls short of two thirds, by
+    5 / (3 (12 d + 10)), or 11 / (3 (12 d + 13)) with biases on all of attention: by less than half
+    a percent at the widths here.
+    """
+    widths = list(document["share"])
+
+    def share(d: int, qkv_bias: bool, keep: Callable[[nn.Parameter], bool]) -> Fraction:
+        with torch.device("meta"):
+            mixer = implementation.MultiHeadAttention(d, 4, qkv_bias=qkv_bias)
+            block = implementation.Block(d, mixer)
+        network, whole = (
+            sum(p.numel() for p in m.parameters() if keep(p)) for m in (block.ff, block)
+        )
+        return Fraction(network, whole)
+
+    def is_matrix(parameter: nn.Parameter) -> bool:
+        return parameter.dim() == 2
+
+    def is_any(_: nn.Parameter) -> bool:
+        return True
+
+    two_thirds, whole = Fraction(2, 3), {d: share(d, False, is_any) for d in widths}
+    check([share(d, False, is_matrix) for d in widths], exact([two_thirds] * len(widths)))
+    check(whole, exact({d: two_thirds - Fraction(5, 3 * (12 * d + 10)) for d in widths}))
+    check(share(768, True, is_any), exact(two_thirds - Fraction(11, 3 * (12 * 768 + 13))))
+    check(whole, digits(document["share"], 5))
+    check(
+        list(map(float, whole.values())),
+        within(2 / 3 * 0.995, 2 / 3, "5 / (2 (12 d + 10)) < 0.005 from d = 41"),
+    )
+
+
+@claim("attention-four-mlp-eight")
+def test_attention_has_four_matrices_and_the_network_eight(
+    implementation: Implementation, check: Check, document: Expected
+) -> None:
+    """Attention has four d x d matrices, and the network the equivalent of eight.
+
+    Counted over the parameters that are matrices, at three widths.
+    """
+
+    def matrices(d: int) -> dict[str, Fraction]:
+        with torch.device("meta"):
+            parts = {
+                "attention": implementation.MultiHeadAttention(d, 4),
+                "mlp": implementation.FeedForward(d),
+            }
+        return {
+            name: Fraction(sum(p.numel() for p in part.parameters() if p.dim() == 2), d * d)
+            for name, part in parts.items()
+        }
+
+    widths = (64, 128, 768)
+    expected = document["matrices_of_d_by_d"]
+    check({d: matrices(d) for d in widths}, exact(dict.fromkeys(widths, expected)))
+
+
+def networks_share(model: Any, whole: nn.Module) -> Fraction:
+    """The share of the parameters of `whole` that the model's feed-forward networks have."""
+    networks = sum(p.numel() for block in model.blocks for p in block.ff.parameters())
+    return Fraction(networks, sum(p.numel() for p in whole.parameters()))
+
+
+@claim("most-parameters-in-mlp")
+def test_most_parameters_of_a_model_are_in_its_networks(
+    implementation: Implementation, check: Check
+) -> None:
+    """Most of the parameters of a model are in its per-position networks.
+
+    Of the chapter's own model, the one of one block, more than half are elsewhere.
+    """
+    with torch.device("meta"):
+        model = implementation.LanguageModel(**asdict(ONE_BLOCK.model))
+    check(
+        float(networks_share(model, model)), within(0.5, 1.0, "most is more than half", strict=True)
+    )
+
+
+@claim("networks-of-whole-models")
+def test_networks_hold_less_than_half_of_small_models(
+    implementation: Implementation, check: Check, document: Expected
+) -> None:
+    """The MLPs hold 27.6 % of the chapter's model, 45.5 % of GPT-2, two thirds of their blocks.
+
+    The rest are the tables of embeddings and the output head. Counted on the models.
+    """
+    with torch.device("meta"):
+        models = {
+            "chapter": implementation.LanguageModel(**asdict(ONE_BLOCK.model)),
+            "gpt2_small": implementation.gpt2_small(),
+        }
+    of_models = {name: float(100 * networks_share(m, m)) for name, m in models.items()}
+    of_blocks = {name: float(100 * networks_share(m, m.blocks)) for name, m in models.items()}
+    check(of_models, digits(document["percent_of_model"], 1))
+    check(of_blocks, digits(document["percent_of_blocks"], 1))
