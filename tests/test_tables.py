@@ -57,6 +57,12 @@ def test_a_column_that_vanishes_fails(stored: Project) -> None:
     assert "columns ['n'] against stored ['n', 'x']" in output(result)
 
 
+def test_a_row_that_vanishes_fails(stored: Project) -> None:
+    result = stored.test(table_test('{"n": [1], "x": [0.5]}')).run()
+    result.assert_outcomes(failed=1)
+    assert "1 rows against 2 stored in" in output(result)
+
+
 def test_whole_number_floats_stay_floats_both_ways(stored: Project) -> None:
     """3.0 against 3.0000001, stored and measured, and an integer in a float column is refused."""
     path = stored.expected / "test_02_average" / "a.csv"

@@ -17,10 +17,9 @@ from typing import Any
 
 import pytest
 
-from conftest import ROOT
-
 from claims.harness.ledger import LEDGER, load_ledger
 from claims.harness.report import VERDICTS
+from conftest import ROOT
 
 BLOCKER = """
 import importlib.abc, sys
