@@ -25,7 +25,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from claims.harness import Check, Draws, Expected, claim, digits, exact, proportion, ulps, within
 from claims.harness.implementation import Implementation
 from claims.instruments.attention_cost import (
-    WORKSPACE,
     AllAtOnce,
     OneByOne,
     layer_footprint,
@@ -34,8 +33,8 @@ from claims.instruments.attention_cost import (
 )
 from claims.instruments.card import Card, Counted, CudaCard, count, pretended_card, runs_out
 from claims.instruments.invariance import influence
-from claims.instruments.memory import Footprint, workspace_bytes
-from claims.instruments.memory.allocator import block_bytes
+from claims.instruments.memory import Footprint
+from claims.instruments.memory.allocator import GRANULE, WORKSPACE, block_bytes
 from claims.instruments.tiled import (
     Attention,
     forward_and_gradients,
@@ -163,8 +162,7 @@ def test_megabytes_are_counts_of_bytes_and_do_not_change(
         check(peaks, exact(peaks[:1] * 3), unit="bytes")
         check(peaks[0] % 512, exact(0))
         hopper = table_footprint(implementation, n, workspace=32 * MIB).peak
-        default = workspace_bytes(":4096:2:16:8")
-        check(hopper - peaks[0], exact(32 * MIB - default), unit="bytes")
+        check(hopper - peaks[0], exact(32 * MIB - (2 * 4096 + 8 * 16) * 1024), unit="bytes")
 
 
 def parts(n: int, d: int, h: int) -> tuple[int, int, int]:
@@ -495,7 +493,7 @@ def check_rows(
         asked = predicted(n, counted.workspace, 1).peak
         same = exact([asked] * len(counted.peaks))
         check([peak.asked for peak in counted.peaks], same, unit="bytes", device=device)
-        blocks = predicted(n, counted.workspace, 512)
+        blocks = predicted(n, counted.workspace, GRANULE)
         unsplit = "blocks are whole, and up to 1 MiB of a large one is left unsplit"
         allocated = torch.tensor([peak.allocated for peak in counted.peaks])
         check(allocated, within(blocks.peak, blocks.ceiling, unsplit), unit="bytes", device=device)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from claims.instruments.card import Card
-from claims.instruments.memory import Allocation, Footprint, measure, workspace_bytes
+from claims.instruments.memory import Allocation, Footprint, measure
+from claims.instruments.memory.allocator import GRANULE, WORKSPACE
 
-WORKSPACE = workspace_bytes(":4096:2:16:8")  # PyTorch's default before Hopper
 MODES = ("no_grad", "forward", "training")
 
 
@@ -25,7 +25,7 @@ def layer_footprint(
     *,
     mode: str = "no_grad",
     workspace: int = WORKSPACE,
-    granule: int = 512,
+    granule: int = GRANULE,
 ) -> Footprint:
     """The footprint of one pass of the layer that `make` makes, for x (1, n, d) in float32.
 
