@@ -10,18 +10,31 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 from statistics import linear_regression
 from typing import Any
 
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from claims.harness import Check, Draws, Expected, claim, digits, exact, proportion, ulps, within
 from claims.harness.implementation import Implementation
+from claims.instruments.attention_cost import (
+    AllAtOnce,
+    OneByOne,
+    layer_footprint,
+    of_pairs,
+    pass_on,
+)
+from claims.instruments.card import Card, Counted, CudaCard, count, pretended_card, runs_out
 from claims.instruments.invariance import influence
+from claims.instruments.memory import Footprint
+from claims.instruments.memory.allocator import GRANULE, WORKSPACE, block_bytes
 from claims.instruments.tiled import (
     Attention,
     forward_and_gradients,
@@ -33,11 +46,65 @@ from claims.instruments.tiled import (
 )
 
 MIB = 2**20
+D, HEADS = 512, 8
+LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
+LONGER = LENGTHS[3:]  # the last four, at none of which the width is the number of tokens
+NEXT = 16_384
+CAP = 8 * 2**30
 CPU_KERNELS = (SDPBackend.MATH, SDPBackend.FLASH_ATTENTION)
 GRADIENTS = ("dq", "dk", "dv")
 
 
 # ---- operations and bytes ------------------------------------------------------------------------
+
+
+def table_footprint(
+    implementation: Implementation, n: int, *, mode: str = "no_grad", workspace: int = WORKSPACE
+) -> Footprint:
+    """What the layer of the table takes for n tokens, by the instrument `memory`."""
+
+    def make() -> nn.Module:
+        layer: nn.Module = implementation.MultiHeadAttention(D, HEADS)
+        return layer
+
+    return layer_footprint(make, n, D, mode=mode, workspace=workspace)
+
+
+def in_mib(peaks: dict[int, int]) -> dict[int, Fraction]:
+    return {n: Fraction(peak, MIB) for n, peak in peaks.items()}
+
+
+@claim("two-nxn-tensors")
+def test_two_tensors_in_the_layer_are_n_by_n(
+    implementation: Implementation, check: Check, document: Expected
+) -> None:
+    """Two tensors in the layer have shape n x n: the scores and the weights after the softmax.
+
+    All that are there at the layer's peak, at each length of the table's last four rows.
+    """
+    alive = {n: of_pairs(table_footprint(implementation, n).alive, n) for n in LONGER}
+    check(
+        {n: len(found) for n, found in alive.items()},
+        exact(dict.fromkeys(LONGER, document["count"])),
+    )
+
+
+@claim("two-nxn-tensors-of-numbers")
+def test_two_tensors_of_numbers_are_n_by_n_and_masks_beside_them(
+    implementation: Implementation, check: Check
+) -> None:
+    """Two tensors of floating-point numbers have shape (1, 8, n, n); beside them is a mask or two.
+
+    The masks are n x n truth values of one byte, for all heads together: 1/32 of the scores each.
+    """
+    for n in LONGER:
+        found = of_pairs(table_footprint(implementation, n).alive, n)
+        numbers = [a for a in found if a.dtype.is_floating_point]
+        masks = [a for a in found if a.dtype == torch.bool]
+        check([a.shape for a in numbers], exact([(1, HEADS, n, n)] * 2))
+        check({a.shape for a in masks} == {(n, n)}, exact(True))
+        check({a.bytes * 32 for a in masks} == {a.bytes for a in numbers}, exact(True))
+        check(len(found), within(3, 4, "scores, weights, mask, and its negation in between"))
 
 
 @claim("everything-else-linear")
@@ -81,17 +148,202 @@ def test_bytes_of_the_attention_matrix(
     check({n: w.nbytes for n, w in weights.items()}, exact(printed))
 
 
-def peak_mib(implementation: Implementation, n: int) -> Fraction:
-    """The layer's peak, derived: weights, workspace, and the larger of two moments of the pass.
+@claim("mb-are-allocator-counts")
+def test_megabytes_are_counts_of_bytes_and_do_not_change(
+    implementation: Implementation, check: Check
+) -> None:
+    """The megabytes are byte counts of the allocator and do not change.
 
-    4 MiB are the four matrices, 8.125 MiB is the workspace that PyTorch gives cuBLAS by default.
-    Two n x n tensors of float are alive throughout (S each); with them, at the end, six n x 512
-    activations (E) and the boolean mask, and while the mask is applied four activations, the mask
-    and its negation.
+    Repeated, each row takes the same bytes, which are whole blocks of 512. With the 32 MiB that
+    PyTorch gives cuBLAS on a Hopper card each row moves by the difference and by nothing else.
     """
-    S = Fraction(implementation.attention_matrix_bytes(n, 8), MIB)
-    E, mask = Fraction(n * 512 * 4, MIB), Fraction(n * n, MIB)
-    return 4 + Fraction("8.125") + 2 * S + max(6 * E + mask, 4 * E + 2 * mask)
+    for n in LENGTHS:
+        peaks = [table_footprint(implementation, n).peak for _ in range(3)]
+        check(peaks, exact(peaks[:1] * 3), unit="bytes")
+        check(peaks[0] % 512, exact(0))
+        hopper = table_footprint(implementation, n, workspace=32 * MIB).peak
+        check(hopper - peaks[0], exact(32 * MIB - (2 * 4096 + 8 * 16) * 1024), unit="bytes")
+
+
+def parts(n: int, d: int, h: int) -> tuple[int, int, int]:
+    """Bytes of (n, d) numbers, of (h, n, n) scores and of an (n, n) mask, in whole blocks."""
+    return block_bytes(4 * n * d), block_bytes(4 * h * n * n), block_bytes(n * n)
+
+
+def derived_peak(n: int, d: int = D, h: int = HEADS, *, activations: int = 6) -> int:
+    """The layer's peak in bytes: its matrices, a workspace, and the larger of two moments.
+
+    Two n x n tensors of numbers are alive throughout (S each). With them are, at the end, six
+    n x d activations (E: x, q, k, v, the mixed values and a copy of them) and the mask, and while
+    the mask is applied four activations, the mask and its negation.
+    """
+    E, S, mask = parts(n, d, h)
+    return (
+        4 * block_bytes(4 * d * d)
+        + WORKSPACE
+        + 2 * S
+        + max(activations * E + mask, 4 * E + 2 * mask)
+    )
+
+
+@claim("peak-memory-closed-form")
+def test_peaks_are_the_sum_of_what_is_alive(
+    implementation: Implementation, check: Check, document: Expected
+) -> None:
+    """The peak column is 12.125 + 2A + max(m + 6L, 2m + 4L) MiB, and the layer takes that.
+
+    The formula gives the seven printed peaks; so does the layer, followed on the meta device. At
+    16,384 tokens both ask for 17,036 MiB.
+    """
+    predicted = document["predicted"]
+    check(in_mib({n: derived_peak(n) for n in predicted}), digits(predicted, 3), unit="MiB")
+    check(in_mib({n: derived_peak(n) for n in LENGTHS}), digits(document["printed"], 1), unit="MiB")
+    peaks = {n: table_footprint(implementation, n).peak for n in (*LENGTHS, NEXT)}
+    check(Fraction(peaks.pop(NEXT), MIB), digits(document["next"], 0), unit="MiB")
+    check(in_mib(peaks), digits(document["printed"], 1), unit="MiB")
+
+
+widths = st.integers(1, 40)  # of one head
+
+
+@claim("peak-memory-at-any-size")
+def test_the_closed_form_gives_the_bytes_at_any_size(
+    implementation: Implementation, check: Check
+) -> None:
+    """For any length, width and number of heads the peak is, to the byte, what is alive.
+
+    Beside the closed form the bias of W_o and a flag per query, which says whether it may attend to
+    anything. Where scores are small the peak is at the end, with the scores gone: seven activations
+    (six with one head, whose values need no copy) and the mask.
+    """
+
+    @given(n=st.integers(2, 300), h=st.integers(1, 12), width=widths)
+    @settings(max_examples=25, deadline=None)
+    def any_size(n: int, h: int, width: int) -> None:
+        d = h * width
+        E, _, mask = parts(n, d, h)
+        stays = 4 * block_bytes(4 * d * d) + WORKSPACE
+        at_the_end = stays + (7 - (h == 1)) * E + mask
+        derived = max(at_the_end, derived_peak(n, d, h) + block_bytes(n)) + block_bytes(4 * d)
+        peak = layer_footprint(lambda: implementation.MultiHeadAttention(d, h), n, d).peak
+        check(peak, exact(derived), unit="bytes")
+
+    any_size()
+
+
+@claim("more-tokens-no-less-memory")
+def test_more_tokens_never_take_less_memory(implementation: Implementation, check: Check) -> None:
+    """The peak never falls when tokens are added, step by step or fused.
+
+    One token more, and twice as many, at any length, width and number of heads.
+    """
+
+    @given(n=st.integers(2, 300), h=st.integers(1, 12), width=widths, fused=st.booleans())
+    @settings(max_examples=10, deadline=None)
+    def any_size(n: int, h: int, width: int, fused: bool) -> None:
+        d = h * width
+
+        def make() -> nn.Module:
+            layer: nn.Module = implementation.MultiHeadAttention(d, h, fused=fused)
+            return layer
+
+        peaks = torch.tensor([layer_footprint(make, m, d).peak for m in (n, n + 1, 2 * n)])
+        check(peaks.diff(), within(0, math.inf, "no tensor shrinks when tokens are added"))
+
+    any_size()
+
+
+@claim("masks-overtake-activations")
+def test_masks_overtake_the_activations_in_the_row_of_8192_tokens(
+    implementation: Implementation, check: Check
+) -> None:
+    """The last peak is another moment's: from 4,096 tokens on, masks weigh more than activations.
+
+    Up to 2,048 tokens six activations and one mask are alive at the peak, at 8,192 four and two.
+    That is 32 MiB more than the moment of the rows above would take; at 4,096, where n is 8 d, the
+    two moments take the same.
+    """
+
+    def alive(n: int) -> tuple[int, int]:
+        found = table_footprint(implementation, n).alive
+        masks = [a for a in of_pairs(found, n) if a.dtype == torch.bool]
+        activations = [a for a in found if a.dtype == torch.float32 and a.bytes == 4 * n * D]
+        return len(activations), len(masks)
+
+    check(
+        {n: alive(n) for n in (1024, 2048, 8192)}, exact({1024: (6, 1), 2048: (6, 1), 8192: (4, 2)})
+    )
+    E, S, mask = parts(8192, D, HEADS)
+    rows_above = 4 * 4 * D * D + WORKSPACE + 2 * S + 6 * E + mask
+    check(derived_peak(8192) - rows_above, exact(32 * MIB), unit="bytes")
+    E, _, mask = parts(8 * D, D, HEADS)
+    check(6 * E + mask, exact(4 * E + 2 * mask), unit="bytes")
+
+
+@claim("listing-on-all-heads-takes-an-activation-less")
+def test_the_listing_on_all_heads_takes_an_activation_less(
+    implementation: Implementation, check: Check, document: Expected
+) -> None:
+    """The chapter's Head, handed all eight heads at once, with W_o after it, misses five rows.
+
+    It lets go of scores and weights before the values are copied for W_o, so that five activations
+    take the place of six; where the masks decide, in the rows of 4,096 and 8,192, nothing changes.
+    """
+
+    def make(n: int) -> nn.Module:
+        return AllAtOnce(implementation.Head(D, D // HEADS, n), D, HEADS)
+
+    peaks = {n: layer_footprint(partial(make, n), n, D).peak for n in LENGTHS}
+    bias = block_bytes(4 * D)
+    check(peaks, exact({n: derived_peak(n, activations=5) + bias for n in LENGTHS}), unit="bytes")
+    check(in_mib(peaks), digits(document["MiB"], 1), unit="MiB")
+
+
+@claim("heads-one-by-one-take-less")
+def test_heads_one_after_the_other_hold_the_scores_of_one(
+    implementation: Implementation, check: Check, document: Expected
+) -> None:
+    """Eight heads that run one after the other hold the scores of a single one at a time.
+
+    At 8,192 tokens 1,136.1 MiB, or 688.1 with one mask among them, in place of 4,300.1: the table's
+    layer is one product for all heads.
+    """
+    n = 8192
+
+    def make(one_mask: bool) -> nn.Module:
+        heads = [implementation.Head(D, D // HEADS, n) for _ in range(HEADS)]
+        for head in heads if one_mask else ():
+            head.mask = heads[0].mask
+        return OneByOne(heads, D)
+
+    footprints = {
+        "own masks": layer_footprint(partial(make, False), n, D),
+        "one mask": layer_footprint(partial(make, True), n, D),
+    }
+    for footprint in footprints.values():
+        numbers = [a for a in of_pairs(footprint.alive, n) if a.dtype.is_floating_point]
+        check([a.shape for a in numbers], exact([(1, n, n)] * 2))
+    peaks = {which: Fraction(footprint.peak, MIB) for which, footprint in footprints.items()}
+    check(peaks, digits(document["MiB"], 1), unit="MiB")
+
+
+@claim("memory-with-gradients")
+def test_gradients_take_a_third_tensor_of_pairs(
+    implementation: Implementation, check: Check
+) -> None:
+    """With gradients a mask is kept in the forward pass, and the backward has a third n x n tensor.
+
+    A forward pass that is recorded keeps the negated mask, and misses every printed peak: it takes
+    the smaller of a mask and two activations more. In the backward pass the weights, their gradient
+    and that of the scores are there at once.
+    """
+    recorded = {n: table_footprint(implementation, n, mode="forward").peak for n in LENGTHS}
+    more = {n: peak - table_footprint(implementation, n).peak for n, peak in recorded.items()}
+    check(more, exact({n: min(n * n, 2 * 4 * n * D) for n in LENGTHS}), unit="bytes")
+    for n in LONGER:
+        alive = of_pairs(table_footprint(implementation, n, mode="training").alive, n)
+        numbers = [a for a in alive if a.dtype.is_floating_point]
+        check([a.bytes for a in numbers], exact([4 * HEADS * n * n] * 3), unit="bytes")
 
 
 def ratios(column: Sequence[Any]) -> list[float]:
@@ -108,11 +360,11 @@ def exponent(tokens: Sequence[int], column: Sequence[float]) -> float:
 def test_memory_ratios(implementation: Implementation, check: Check, document: Expected) -> None:
     """The MB x4 column is each peak over the one above: 1.31, 1.79, 2.59, 3.32, 3.72, 3.91.
 
-    The printed peaks are too coarse for the first of them, 19.2 / 14.6 = 1.32. They are first shown
-    to be the rounding of a sum of what is alive, which then gives every digit.
+    The printed peaks are too coarse for the first of them, 19.2 / 14.6 = 1.32. The layer's own
+    bytes, of which they are the rounding, give every digit.
     """
-    peaks = [peak_mib(implementation, n) for n in document["tokens"]]
-    check(list(map(float, peaks)), digits(document["peak_MiB"], 1))
+    peaks = [Fraction(table_footprint(implementation, n).peak, MIB) for n in document["tokens"]]
+    check(peaks, digits(document["peak_MiB"], 1), unit="MiB")
     check(ratios(peaks), digits(document["ratios"], 2))
     check(ratios(document["peak_MiB"])[0], digits(document["first_from_printed"], 2))
 
@@ -124,6 +376,127 @@ def test_time_ratios(check: Check, document: Expected) -> None:
     From the times that the table prints.
     """
     check(ratios(document["ms"]), digits(document["ratios"], 2))
+
+
+@claim("oom-at-16384")
+def test_16_384_tokens_run_out_of_memory_on_8_gb(
+    implementation: Implementation, check: Check, cuda: torch.device
+) -> None:
+    """At 16,384 tokens the layer runs out of memory on a GPU of 8 GB; at 8,192 it does not.
+
+    On the card at hand, kept to 8 GiB. All of it is given back: afterwards 90 % of the cap can be
+    had in one piece.
+    """
+    check_out_of_memory(implementation, check, CudaCard(cuda))
+
+
+@claim("oom-on-a-pretended-card")
+def test_16_384_tokens_run_out_of_memory_on_a_pretended_card(
+    implementation: Implementation, check: Check
+) -> None:
+    """At 16,384 tokens the layer runs out of 8 GiB on a pretended card; at 8,192 it does not.
+
+    By the comparison of `oom-at-16384`, on the meta device.
+    """
+    with pretended_card(WORKSPACE) as card:
+        check_out_of_memory(implementation, check, card)
+
+
+def check_out_of_memory(implementation: Implementation, check: Check, card: Card) -> None:
+    """What runs out of memory under the cap, and that nothing of it is left behind."""
+
+    def out_of_memory_at(n: int) -> bool:
+        return runs_out(pass_on(card, lambda: implementation.MultiHeadAttention(D, HEADS), n, D))
+
+    device = card.device.type
+    check(out_of_memory_at(LENGTHS[0]), exact(False), device=device)  # cuBLAS has its workspace
+    before = card.now().asked
+    with card.capped(CAP):
+        check(out_of_memory_at(LENGTHS[-1]), exact(False), device=device)
+        check(out_of_memory_at(NEXT), exact(True), device=device)
+        check(card.now().asked, exact(before), unit="bytes", device=device)
+        most_of_it = CAP * 9 // 10
+
+        def take() -> Tensor:
+            return torch.empty(most_of_it, dtype=torch.uint8, device=card.device)
+
+        check(runs_out(take), exact(False), device=device)
+
+
+@claim("need-at-16384-exceeds-8-gib")
+def test_16_384_tokens_need_more_than_8_gib(
+    implementation: Implementation, check: Check, document: Expected
+) -> None:
+    """At 16,384 tokens the layer needs 17,036 MiB, twice what a GPU of 8 GB has; at 8,192 it fits.
+
+    The bytes that it takes on the meta device. The scores alone, 8 GiB, leave no room for x.
+    """
+    peak = table_footprint(implementation, NEXT).peak
+    check(Fraction(peak, MIB), digits(document["MiB"], 0), unit="MiB")
+    check(peak, within(CAP, math.inf, "more than there is", strict=True), unit="bytes")
+    check(implementation.attention_matrix_bytes(NEXT, HEADS), exact(CAP), unit="bytes")
+    fits = table_footprint(implementation, LENGTHS[-1]).peak
+    check(fits, within(0, CAP, "the row above has a peak"), unit="bytes")
+
+
+@claim("peaks-on-the-gpu")
+def test_a_gpu_counts_the_predicted_peaks(
+    implementation: Implementation, check: Check, cuda: torch.device
+) -> None:
+    """On a GPU each row of the table takes the bytes that are predicted, at every repeat.
+
+    With the workspace that cuBLAS is seen to take. To the byte as asked for; as allocated, up to
+    what the allocator leaves of blocks without splitting them.
+    """
+    counted = counted_rows(implementation, CudaCard(cuda))
+    check_rows(implementation, check, counted, "cuda")
+
+
+@claim("peaks-on-a-pretended-card")
+def test_a_pretended_card_counts_the_predicted_peaks(
+    implementation: Implementation, check: Check
+) -> None:
+    """On a pretended card each row of the table takes the bytes that are predicted.
+
+    By the comparison of `peaks-on-the-gpu`, on the meta device with books of its own, and with the
+    workspace of a Hopper card, so that it is read off and not assumed.
+    """
+    with pretended_card(32 * MIB) as card:
+        counted = counted_rows(implementation, card)
+    check_rows(implementation, check, counted, "meta")
+
+
+def counted_rows(implementation: Implementation, card: Card) -> dict[int, Counted]:
+    """What the card counts for each row of the table."""
+
+    def place(n: int) -> Callable[[], object]:
+        return pass_on(card, lambda: implementation.MultiHeadAttention(D, HEADS), n, D)
+
+    return {n: count(partial(place, n), card) for n in LENGTHS}
+
+
+def check_rows(
+    implementation: Implementation, check: Check, rows: dict[int, Counted], device: str
+) -> None:
+    """Counted peaks against predicted ones, with the workspace that was seen."""
+
+    def predicted(n: int, workspace: int, granule: int) -> Footprint:
+        return layer_footprint(
+            lambda: implementation.MultiHeadAttention(D, HEADS),
+            n,
+            D,
+            workspace=workspace,
+            granule=granule,
+        )
+
+    for n, counted in rows.items():
+        asked = predicted(n, counted.workspace, 1).peak
+        same = exact([asked] * len(counted.peaks))
+        check([peak.asked for peak in counted.peaks], same, unit="bytes", device=device)
+        blocks = predicted(n, counted.workspace, GRANULE)
+        unsplit = "blocks are whole, and up to 1 MiB of a large one is left unsplit"
+        allocated = torch.tensor([peak.allocated for peak in counted.peaks])
+        check(allocated, within(blocks.peak, blocks.ceiling, unsplit), unit="bytes", device=device)
 
 
 @claim("time-exponent-1.91")
@@ -139,12 +512,29 @@ def test_time_exponent(check: Check, document: Expected) -> None:
 def test_memory_exponent(implementation: Implementation, check: Check, document: Expected) -> None:
     """The log-log slope of memory over the last four rows is 1.87.
 
-    From the peaks that the table prints, and from the sum that they are the rounding of.
+    From the peaks that the table prints, and from the bytes that the layer takes.
     """
     tokens = document["tokens"]
-    derived = [float(peak_mib(implementation, n)) for n in tokens]
+    peaks = [table_footprint(implementation, n).peak for n in tokens]
     check(exponent(tokens, document["peak_MiB"]), digits(document["value"], 2))
-    check(exponent(tokens, derived), digits(document["value"], 2))
+    check(exponent(tokens, peaks), digits(document["value"], 2))
+
+
+@claim("memory-doubling-converges-to-4")
+def test_doubling_converges_to_4_in_memory(
+    implementation: Implementation, check: Check, document: Expected
+) -> None:
+    """Doubling n converges to 4 in memory, with 3.91 at the last step.
+
+    From the layer's bytes, followed beyond the table to 1,048,576 tokens: each ratio is larger than
+    the one before it and below 4, and the last is 4.000.
+    """
+    lengths = [128 * 2**i for i in range(14)]
+    steps = ratios([table_footprint(implementation, n).peak for n in lengths])
+    check(steps[lengths.index(8192) - 1], digits(document["last"], 2))
+    check(torch.tensor(steps).double().diff(), within(0, math.inf, "they grow", strict=True))
+    check(torch.tensor(steps), within(0, document["limit"], "linear parts remain", strict=True))
+    check(steps[-1], digits(document["limit"], 3))
 
 
 @claim("time-doubling-converges-to-4")
@@ -295,6 +685,78 @@ def test_tiles_never_store_the_matrix(check: Check, rng: Draws) -> None:
 
     check({n: largest(tiled, n) for n in lengths}, exact({n: n * 16 for n in lengths}))
     check({n: largest(plain, n) for n in lengths}, exact({n: n * n for n in lengths}))
+
+
+FUSED_LENGTHS = tuple(1024 * 2**i for i in range(8))  # to 131,072
+
+
+@claim("fused-memory-linear")
+def test_the_fused_layer_takes_memory_linear_in_n(
+    implementation: Implementation, check: Check
+) -> None:
+    """The fused layer makes no n x n tensor, and its memory grows linearly: the exponent is 1.
+
+    Six activations at the peak, x, q, k, v, the mixed values and the output, to the byte and up to
+    131,072 tokens; in training, too, doubling n doubles what is not there at any length.
+    """
+
+    def peaks(mode: str) -> list[int]:
+        def make() -> nn.Module:
+            layer: nn.Module = implementation.MultiHeadAttention(D, HEADS, fused=True)
+            return layer
+
+        footprints = [layer_footprint(make, n, D, mode=mode) for n in FUSED_LENGTHS]
+        pairs = zip(footprints, FUSED_LENGTHS, strict=True)
+        check([len(of_pairs(footprint.alive, n)) for footprint, n in pairs], exact([0] * 8))
+        return [footprint.peak for footprint in footprints]
+
+    stays = 4 * 4 * D * D + 4 * D + WORKSPACE
+    grows = [peak - stays for peak in peaks("no_grad")]
+    check(grows, exact([6 * 4 * n * D for n in FUSED_LENGTHS]), unit="bytes")
+    check(exponent(FUSED_LENGTHS, grows), digits(1, 2))
+    steps = [after - before for before, after in pairwise(peaks("training"))]
+    check(ratios(steps), digits([2] * 6, 2))
+
+
+@claim("fused-memory-linear-on-the-gpu")
+def test_the_fused_layer_takes_memory_linear_in_n_on_a_gpu(
+    implementation: Implementation, check: Check, cuda: torch.device
+) -> None:
+    """On a GPU the fused layer's memory grows linearly in n, up to 131,072 tokens.
+
+    What comes on top of weights and workspace is, per token, the same few activations at each
+    length. A single mask of 131,072 tokens would be 16 GiB.
+    """
+    check_fused_memory(implementation, check, CudaCard(cuda))
+
+
+@claim("fused-memory-linear-on-a-pretended-card")
+def test_the_fused_layer_takes_memory_linear_in_n_on_a_pretended_card(
+    implementation: Implementation, check: Check
+) -> None:
+    """On a pretended card the fused layer's memory grows linearly in n, up to 131,072 tokens.
+
+    By the comparison of `fused-memory-linear-on-the-gpu`, on the meta device.
+    """
+    with pretended_card(WORKSPACE) as card:
+        check_fused_memory(implementation, check, card)
+
+
+def check_fused_memory(implementation: Implementation, check: Check, card: Card) -> None:
+    """The fused layer's bytes per token, in activations of d numbers, at each length."""
+
+    def make() -> nn.Module:
+        layer: nn.Module = implementation.MultiHeadAttention(D, HEADS, fused=True)
+        return layer
+
+    def activations(n: int) -> float:
+        counted = count(lambda: pass_on(card, make, n, D), card)
+        stays = 4 * 4 * D * D + 4 * D + counted.workspace
+        return (max(peak.asked for peak in counted.peaks) - stays) / (4 * n * D)
+
+    alive = "x, q, k, v, the mixed values and the output, and at most one more within the kernel"
+    counts = torch.tensor([activations(n) for n in FUSED_LENGTHS])
+    check(counts, within(6, 7, alive), device=card.device.type)
 
 
 # ---- beyond the document: what kernels and cards have done to others -----------------------------
