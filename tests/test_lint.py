@@ -13,7 +13,7 @@ from conftest import ROOT
 CLAIMS = ROOT / "claims"
 EVERYTHING = sorted(CLAIMS.rglob("*.py"))
 TESTS = sorted(CLAIMS.glob("test_*.py"))
-INSTRUMENTS = sorted((CLAIMS / "instruments").glob("*.py"))
+INSTRUMENTS = sorted((CLAIMS / "instruments").rglob("*.py"))
 HARNESS = sorted((CLAIMS / "harness").glob("*.py"))
 
 
