@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 from claims.harness.implementation import Implementation
 from claims.harness.seeds import Draws
@@ -30,13 +29,14 @@ from claims.instruments.timing import (
     ratios,
     summary,
 )
+from claims.test_10_quadratic_cost import projections
 
 pytestmark = pytest.mark.benchmark(group="cost")
 
 LENGTHS = (128, 256, 512, 1024, 2048)
 LAST_FOUR = LENGTHS[-4:]
 # Below those: where the lead of one kind of attention over the other may change.
-SHORT = (8, 16, 32, 64, 128)
+SHORT = (8, 32, 128)
 ROUNDS = 9
 
 Row = dict[int, Timing]
@@ -67,12 +67,6 @@ def _asked_for(benchmark: Any) -> None:
 def once(benchmark: Any, target: Callable[[], Any]) -> Any:
     """`target`, which repeats what it measures itself."""
     return benchmark.pedantic(target, rounds=1, iterations=1)
-
-
-def projections(layer: nn.Module, x: Tensor) -> None:
-    """The layer's four matrices, each applied to (n, d)."""
-    for name in ("q", "k", "v", "o"):
-        layer.get_submodule(name)(x)
 
 
 def line(name: str, values: list[Summary]) -> str:

@@ -33,7 +33,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 # One sample lasts at least this long, many times a scheduler's slice of the core, so that a busy
 # machine slows all samples and does not strike some...
-SHORTEST = 0.05
+SHORTEST = 0.02
 # ...and at least so many steps of the clock, so that its steps are a thousandth.
 STEPS = 1000
 # Calls that do not add up to a sample by then do nothing that takes time.
