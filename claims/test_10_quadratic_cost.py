@@ -8,7 +8,7 @@ tiles.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from itertools import pairwise
@@ -22,7 +22,18 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from claims.harness import Check, Draws, Expected, claim, digits, exact, proportion, ulps, within
+from claims.harness import (
+    Check,
+    Draws,
+    Expected,
+    claim,
+    digits,
+    exact,
+    proportion,
+    trained,
+    ulps,
+    within,
+)
 from claims.harness.implementation import Implementation
 from claims.instruments.attention_cost import (
     AllAtOnce,
@@ -44,6 +55,8 @@ from claims.instruments.tiled import (
     tiled_attention,
     worst_error,
 )
+from claims.instruments.timing import HostStopwatch, Timing, exponents, measure
+from claims.instruments.timing import ratios as ratios_by_round
 
 MIB = 2**20
 D, HEADS = 512, 8
@@ -129,6 +142,44 @@ def test_everything_but_the_two_products_is_linear_in_n(
     lengths = [128 * 2**i for i in range(8)]
     rest = {n: operations(n) - 4 * n * n * d for n in lengths}
     check(rest, exact({n: 24 * d * d * n for n in lengths}))
+
+
+@claim("throttle-factor")
+def test_a_card_under_300_mhz_is_seven_to_ten_times_slower(
+    check: Check, document: Expected
+) -> None:
+    """From 1,785 MHz to under 300 MHz: a cold run is seven to ten times faster.
+
+    As the ratio of the clocks: 300 itself would give 5.95, and what seven and ten ask for, 255 and
+    178.5 MHz, are under 300, as the sentence has it.
+    """
+    cold, hot = document["MHz"]
+    check(cold / hot, digits(document["at_least"], 2))
+    asked = [cold / factor for factor in document["factors"]]
+    check(asked, digits(document["hot_MHz"], 1))
+    check(asked, within(0, hot, "the hot clock is under that", strict=True))
+
+
+@claim("cost-table")
+def test_the_columns_of_the_table_agree(
+    implementation: Implementation, check: Check, document: Expected
+) -> None:
+    """The printed table: each column that follows from another follows from it.
+
+    Lengths double; the matrix is counted; each x4 is the ratio of two rows, of peaks to within the
+    0.05 that one decimal leaves; the projections, a part, take less than the whole.
+    """
+    table = dict(zip(document["columns"], zip(*document["rows"], strict=True), strict=True))
+    check(table["tokens"], exact(tuple(128 * 2**i for i in range(8))))
+    sizes = [implementation.attention_matrix_bytes(n, 8) / MIB for n in table["tokens"]]
+    check(sizes, digits(table["attn_matrix_MB"], 1))
+    ms, peaks = table["ms_total"][:-1], table["peak_MB"][:-1]
+    check(ratios(ms), digits(table["ms_x4"][1:-1], 2))
+    for (before, after), ratio in zip(pairwise(peaks), table["MB_x4"][1:-1], strict=True):
+        low, high = (after - 0.05) / (before + 0.05), (after + 0.05) / (before - 0.05)
+        check(ratio, within(low - 0.005, high + 0.005, "peaks and ratio are rounded"))
+    shares = [part / whole for part, whole in zip(table["ms_projections"][:-1], ms, strict=True)]
+    check(shares, within(0, 1, "a part of the layer", strict=True))
 
 
 @claim("attn-matrix-bytes-per-row")
@@ -582,6 +633,114 @@ def test_the_score_matrix_of_16_384_tokens_is_8_gb(
     matrix = implementation.attention_matrix_bytes(16_384, 8)
     check(matrix, exact(8 * 16_384 * 16_384 * 4))
     check(Fraction(matrix, 2**30), exact(document["GiB"]))
+
+
+# ---- time on a card ------------------------------------------------------------------------------
+
+# The document's last four rows that ran.
+ROWS = (1024, 2048, 4096, 8192)
+# Its control, from where it ends: 1,024 rows of 512 do not fill a card of today.
+LONGER = (8192, 16_384, 32_768, 65_536)
+
+
+def projections(layer: nn.Module, x: Tensor) -> None:
+    """The four matrices of attention, and nothing else, each applied to (..., n, d)."""
+    for name in ("q", "k", "v", "o"):
+        layer.get_submodule(name)(x)
+
+
+def check_power(check: Check, grows: Sequence[float], power: int, device: str = "cpu") -> None:
+    """Exponents are nearer to `power` than to any other whole number."""
+    because = f"nearer to {power} than to {power - 1} or {power + 1}"
+    check(grows, trained(power - 0.5, power + 0.5, because), device=device)
+
+
+@claim("operations-exponents")
+def test_operations_grow_like_n_squared(implementation: Implementation, check: Check) -> None:
+    """Over the document's rows the layer's operations grow like n squared, its projections' like n.
+
+    Counted on the meta device, and judged as times are on a GPU. Exponents: 1.72, and 1.
+    """
+    with torch.device("meta"):
+        layer = implementation.MultiHeadAttention(512, 8)
+
+    def counted(call: Callable[[Tensor], object], n: int) -> Timing:
+        with FlopCounterMode(display=False) as counter:
+            call(torch.empty(1, n, 512, device="meta"))
+        return Timing((float(counter.get_total_flops()),) * 3, calls=1)
+
+    check_power(check, exponents({n: counted(layer, n) for n in ROWS}), 2)
+    control = partial(projections, layer)
+    check_power(check, exponents({n: counted(control, n) for n in LONGER}), 1)
+
+
+@torch.no_grad()
+def timed(
+    call: Callable[[Tensor], object], lengths: Sequence[int], rng: Draws, device: torch.device
+) -> Mapping[int, Timing]:
+    """`call` on one sequence of each length, width 512, against each other."""
+    inputs = {n: rng.normal(1, n, 512, salt=f"{n}").to(device) for n in lengths}
+    return measure({n: partial(call, x) for n, x in inputs.items()})
+
+
+@claim("time-exponent-on-the-gpu")
+def test_time_on_the_gpu_grows_like_n_squared(
+    implementation: Implementation, check: Check, rng: Draws, cuda: torch.device
+) -> None:
+    """On a GPU the layer's time grows like n squared over the last four rows.
+
+    The document's layer and lengths, explicit attention, in float32; one exponent a round.
+    """
+    layer = rng.build(lambda: implementation.MultiHeadAttention(512, 8)).to(cuda)
+    check_power(check, exponents(timed(layer, ROWS, rng, cuda)), 2, device="cuda")
+
+
+@claim("projections-linear-control")
+def test_projections_on_the_gpu_are_linear_in_n(
+    implementation: Implementation, check: Check, rng: Draws, cuda: torch.device
+) -> None:
+    """The projections' time is linear in n.
+
+    The four matrices alone, where they fill the card; one exponent a round.
+    """
+    layer = rng.build(lambda: implementation.MultiHeadAttention(512, 8)).to(cuda)
+    control = partial(projections, layer)
+    check_power(check, exponents(timed(control, LONGER, rng, cuda)), 1, device="cuda")
+
+
+def products(rng: Draws, device: torch.device) -> dict[int, Callable[[], Tensor]]:
+    """(2048, k) by (k, 2048), under k = 4096 and twice that."""
+    return {
+        k: partial(
+            torch.matmul,
+            rng.normal(2048, k, salt=f"a{k}").to(device),
+            rng.normal(k, 2048, salt=f"b{k}").to(device),
+        )
+        for k in (4096, 8192)
+    }
+
+
+@claim("timer-sees-the-gpu-work")
+def test_twice_the_work_takes_twice_the_time(check: Check, rng: Draws, cuda: torch.device) -> None:
+    """A matrix product with twice the inner dimension takes about twice as long on a GPU.
+
+    A clock read without waiting for the card would show the same time for both.
+    """
+    measured = measure(products(rng, cuda))
+    check_power(check, ratios_by_round(measured[8192], measured[4096]), 2, device="cuda")
+
+
+@claim("events-agree-with-the-clock")
+def test_events_and_a_clock_that_waits_agree(check: Check, rng: Draws, cuda: torch.device) -> None:
+    """CUDA's events and the host's clock, read after waiting, time a long loop alike, to a fifth.
+
+    The host waits once, after a loop of 20 ms or more.
+    """
+    work = products(rng, cuda)
+    by_events, by_clock = measure(work), measure(work, stopwatch=HostStopwatch())
+    agreement = ratios_by_round(by_events[8192], by_clock[8192])
+    because = "both span the same loop; one wait and one launch are far under a fifth of it"
+    check(agreement, trained(0.8, 1.2, because), device="cuda")
 
 
 # ---- the same result without the matrix ----------------------------------------------------------

@@ -77,6 +77,13 @@ def _refuse_bad_options(config: pytest.Config) -> None:
     wanted = re.sub(r"\bnot\s*(\([^)]*\)|\w+)", "", expression)
     if re.search(r"\bgpu\b", wanted) and (fault := machine.gpu_fault()):
         raise pytest.UsageError(f"-m '{expression}' needs a CUDA GPU: {fault}")
+    # pytest-benchmark would switch itself off and leave a run that is green and timed nothing.
+    asked = [o for o in ("enable", "only") if config.getoption(f"benchmark_{o}", False)]
+    if asked and config.getoption("dist", "no") != "no":
+        raise pytest.UsageError(
+            f"--benchmark-{asked[0]} with xdist: workers that share the machine would time each "
+            "other; run benchmarks without -n"
+        )
 
 
 def _set_up_hypothesis() -> None:
