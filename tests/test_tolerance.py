@@ -204,6 +204,9 @@ def test_proportion_fails_a_true_claim_no_oftener_than_declared(low: float, high
     for share in (low, high):
         failing = stats.binom.cdf(lowest - 1, n, share) + stats.binom.sf(highest, n, share)
         assert failing <= FALSE_FAIL
+    # As narrow as that allows: refusing one count more would fail a true claim too often.
+    assert stats.binom.cdf(lowest, n, low) >= FALSE_FAIL / 2
+    assert stats.binom.sf(highest - 1, n, high) >= FALSE_FAIL / 2
     for k, ok in ((lowest, True), (lowest - 1, False), (highest, True), (highest + 1, False)):
         if 0 <= k <= n:
             assert test.judge((k, n)).ok is ok
