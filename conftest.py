@@ -1,3 +1,7 @@
 """Switches the harness on; nothing else."""
 
-pytest_plugins = ("claims.harness.plugin", "claims.instruments.plugin")
+pytest_plugins = (
+    "claims.harness.plugin",
+    "claims.instruments.plugin",
+    "claims.instruments.training.plugin",
+)

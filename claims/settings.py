@@ -4,23 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-
-@dataclass(frozen=True)
-class ModelSettings:
-    """Keyword settings of `LanguageModel` and `model_parameters`: pass `**asdict(settings)`."""
-
-    vocabulary: int = 1024
-    context: int = 128
-    d_model: int = 128
-    n_blocks: int = 1
-    mixer: str = "heads"
-    n_heads: int = 4
-    residual: bool = True
-    feed_forward: bool = True
-    norm: str = "pre"
-    positions: str = "learned"
-    tied: bool = False
-    qkv_bias: bool = False
+from claims.instruments.training.spec import ModelSettings
 
 
 @dataclass(frozen=True)

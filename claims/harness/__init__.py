@@ -6,7 +6,7 @@ A claim imports from here; it never imports the package under test.
 
 from claims.harness.check import BrokenClaim, Check, Refuted
 from claims.harness.ledger import Expected
-from claims.harness.mark import claim
+from claims.harness.mark import claim, trains
 from claims.harness.seeds import Draws, recipe
 from claims.harness.statistics import counts, mean, proportion, uniform, variance
 from claims.harness.tables import Table
@@ -28,6 +28,7 @@ __all__ = [
     "recipe",
     "rounding",
     "trained",
+    "trains",
     "ulps",
     "uniform",
     "variance",

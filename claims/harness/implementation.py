@@ -105,6 +105,10 @@ class Implementation:
         return digest.hexdigest()
 
 
+# The package of the session.
+IMPLEMENTATION = pytest.StashKey[Implementation]()
+
+
 def _import(package: str) -> ModuleType:
     allowed = "name an importable package, e.g. --implementation transformer"
     parts = package.split(".")

@@ -58,11 +58,28 @@ class Entry:
     awaits: str = ""
     needs: tuple[str, ...] = ()
     beyond: str = ""
+    at_document: Mapping[str, str] | None = None
 
     @property
     def has_test(self) -> bool:
         """History is listed and never tested; a claim that awaits an instrument has no test yet."""
-        return self.verdict not in ("background", "not run")
+        return self.verdict not in ("background", "not run") or self.at_document is not None
+
+    @property
+    def needs_document(self) -> bool:
+        """Whether the document's budget alone can decide it."""
+        return self.verdict == "not run" and self.at_document is not None
+
+    def verdict_at(self, budget: str | None) -> str:
+        """The verdict expected at a budget; None for a claim that trains nothing."""
+        if budget == "document" and self.at_document is not None:
+            return self.at_document["verdict"]
+        return self.verdict
+
+    def reason_at(self, budget: str | None) -> str:
+        """Why it is refuted at a budget: the reading, else the sentence itself."""
+        reading = (self.at_document or {}).get("reading") if budget == "document" else None
+        return reading or self.reading or self.statement
 
     @property
     def module(self) -> str:
@@ -161,6 +178,8 @@ def _cross_faults(raw: Mapping[str, Any]) -> list[str]:
     for claim in raw["claims"]:
         if claim["section"] not in raw["sections"]:
             faults.append(f"claim {claim['id']}: section '{claim['section']}' is none of {known}")
+        if "at_document" in claim and claim["kind"] != "training":
+            faults.append(f"claim {claim['id']}: only claims of kind 'training' have a budget")
         if "awaits" in claim and claim["verdict"] != "not run":
             faults.append(
                 f"claim {claim['id']}: it awaits something, yet its verdict is '{claim['verdict']}'"

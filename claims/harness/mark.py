@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 claim = pytest.mark.claim
+# `@trains(budgets, label, ...)`: the claim needs these runs of an experiment, by budget.
+trains = pytest.mark.trains
+
+BUDGETS = ("ci", "document")
 
 
 def claim_id(item: pytest.Item) -> str | None:
@@ -32,3 +38,41 @@ def claims_in(module: ModuleType) -> Iterator[tuple[str, str]]:
             for mark in getattr(function, "pytestmark", []):
                 if mark.name == "claim" and mark.args:
                     yield str(mark.args[0]), name
+
+
+@dataclass(frozen=True)
+class RunsOn:
+    """The runs that a claim declares: labels of an experiment, which has one or two budgets."""
+
+    budgets: Mapping[str, Any]
+    labels: tuple[str, ...]
+
+
+def runs_on(item: pytest.Item) -> RunsOn | None:
+    """What `@trains(budgets, label, ...)` says; None for a claim that trains nothing.
+
+    Raises:
+        pytest.UsageError: the mark stands there without budgets and labels, or with unknown ones.
+    """
+    mark = item.get_closest_marker("trains")
+    return None if mark is None else declared(mark, item.nodeid)
+
+
+def declared(mark: pytest.Mark, where: str) -> RunsOn:
+    budgets, *labels = mark.args or (None,)
+    if not isinstance(budgets, Mapping) or not set(budgets) <= set(BUDGETS) or not labels:
+        raise pytest.UsageError(f"{where}: write @trains(EXPERIMENT, label, ...)")
+    for budget, experiment in budgets.items():
+        for label in labels:
+            if label not in experiment.runs:
+                raise pytest.UsageError(
+                    f"{where}: '{label}' is none of the experiment's runs at budget '{budget}': "
+                    f"{', '.join(experiment.runs)}"
+                )
+    return RunsOn(budgets, tuple(labels))
+
+
+def budget_of(item: pytest.Item) -> str | None:
+    """The budget at which an item of a trained claim runs; None for every other item."""
+    parameters = getattr(item, "callspec", None)
+    return parameters.params.get("budget") if parameters else None

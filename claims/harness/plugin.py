@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,13 @@ import torch
 
 from claims.harness import completeness, gpu_table, ledger, machine, report, tables
 from claims.harness.check import BrokenClaim, Check, Refuted
-from claims.harness.implementation import Implementation
+from claims.harness.implementation import IMPLEMENTATION, Implementation
 from claims.harness.isolation import GlobalState
 from claims.harness.ledger import Entry, Expected, Ledger
-from claims.harness.mark import claim_id
-from claims.harness.seeds import DEFAULT_BASE_SEED, Draws, parse_base_seeds
+from claims.harness.mark import BUDGETS, budget_of, claim_id, declared
+from claims.harness.seeds import BASE_SEEDS, DEFAULT_BASE_SEED, Draws, parse_base_seeds
 
 LEDGER = pytest.StashKey[Ledger]()
-IMPLEMENTATION = pytest.StashKey[Implementation]()
-BASE_SEEDS = pytest.StashKey[Sequence[int]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,6 +40,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N|N..M",
         help=f"seed of every draw (default: {DEFAULT_BASE_SEED}); "
         "with a range, every claim that draws runs once per seed",
+    )
+    group.addoption(
+        "--budget",
+        metavar="|".join(BUDGETS),
+        help="run trained claims at one budget alone: 'ci' takes minutes on a CPU, 'document' is "
+        "the document's own and needs a GPU or hours (default: both, the document's marked gpu)",
+    )
+    group.addoption(
+        "--device",
+        metavar="cpu",
+        help="with --budget document: train on the CPU, for whoever has the hours",
     )
     group.addoption(
         "--claims-json", metavar="FILE", help="write every claim's verdict and record to FILE"
@@ -83,6 +92,7 @@ def _refuse_bad_options(config: pytest.Config) -> None:
             gpu_table.demand_new(target, asked=_asks_for_gpu(config))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
+    _refuse_bad_budget(config)
     tables.refuse_regeneration_in_ci(config)
     unknown = completeness.unknown_tables(config.stash[LEDGER], tables.EXPECTED)
     if unknown:
@@ -102,6 +112,21 @@ def _refuse_bad_options(config: pytest.Config) -> None:
 def _asks_for_gpu(config: pytest.Config) -> bool:
     wanted = re.sub(r"\bnot\s*(\([^)]*\)|\w+)", "", config.getoption("markexpr", ""))
     return re.search(r"\bgpu\b", wanted) is not None
+
+
+def _refuse_bad_budget(config: pytest.Config) -> None:
+    budget, device = config.getoption("budget"), config.getoption("device")
+    if budget not in (None, *BUDGETS):
+        raise pytest.UsageError(f"--budget takes {' or '.join(BUDGETS)}, not '{budget}'")
+    if device not in (None, "cpu"):
+        raise pytest.UsageError(f"--device takes cpu, not '{device}'; without it a GPU is used")
+    if device == "cpu" and budget != "document":
+        raise pytest.UsageError("--device cpu belongs to --budget document; all else runs there")
+    if budget == "document" and device is None and (fault := machine.gpu_fault()):
+        raise pytest.UsageError(
+            f"--budget document needs a CUDA GPU: {fault}. Add --device cpu to train on this "
+            "CPU, for hours"
+        )
 
 
 def _set_up_hypothesis() -> None:
@@ -142,7 +167,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     facts = machine.description()
     return [
         f"claims: implementation {config.stash[IMPLEMENTATION].package}, "
-        f"base seed {config.getoption('base_seed')}, budget: no claim here trains a model",
+        f"base seed {config.getoption('base_seed')}, "
+        f"budget {config.getoption('budget') or 'ci, and document on a GPU'}",
         "machine: " + ", ".join(f"{key} {value}" for key, value in facts.items()),
     ]
 
@@ -152,6 +178,11 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     seeds = metafunc.config.stash[BASE_SEEDS]
+    mark = metafunc.definition.get_closest_marker("trains")
+    if mark is not None:
+        chosen = metafunc.config.getoption("budget")
+        budgets = declared(mark, metafunc.definition.nodeid).budgets
+        metafunc.parametrize("budget", [b for b in budgets if chosen in (None, b)])
     if len(seeds) > 1 and "base_seed" in metafunc.fixturenames:
         metafunc.parametrize("base_seed", seeds, ids=[f"seed={seed}" for seed in seeds])
 
@@ -167,12 +198,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         entry = _entry(item)
         if entry is None:
             continue
-        if "gpu" in entry.needs:
+        budget = budget_of(item)
+        if "gpu" in entry.needs or (budget == "document" and config.getoption("device") != "cpu"):
             item.add_marker(pytest.mark.gpu)
         if "rng" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.statistical)
-        if entry.verdict == "refuted":
-            reason = f"refuted: {entry.reading or entry.statement}"
+        if entry.verdict_at(budget) == "refuted":
+            reason = f"refuted: {entry.reason_at(budget)}"
             item.add_marker(pytest.mark.xfail(raises=Refuted, strict=True, reason=reason))
 
 
@@ -266,20 +298,21 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
                 f"claim {entry.id} left global state changed: {', '.join(changes)}; "
                 "draw from `rng`, and set flags only inside a context that restores them"
             )
-        _demand_verdict(entry, pyfuncitem.funcargs.get("check"))
+        expected = entry.verdict_at(budget_of(pyfuncitem))
+        _demand_verdict(entry.id, expected, pyfuncitem.funcargs.get("check"))
     return result
 
 
-def _demand_verdict(entry: Entry, check: object) -> None:
+def _demand_verdict(name: str, expected: str, check: object) -> None:
     """A body that ended without a failure must have compared, and with the ledger's verdict."""
     if not isinstance(check, Check) or not check.records:
         raise BrokenClaim(
-            f"claim {entry.id} recorded no check: a claim that compared nothing is not verified"
+            f"claim {name} recorded no check: a claim that compared nothing is not verified"
         )
     verdict = report.verdict_of(check.records)
-    if entry.verdict != "refuted" and verdict != entry.verdict:
+    if expected != "refuted" and verdict != expected:
         raise BrokenClaim(
-            f"claim {entry.id}: the ledger's verdict is '{entry.verdict}', "
+            f"claim {name}: the ledger's verdict is '{expected}', "
             f"the checks say '{verdict}'; "
             "if that is right, change the ledger, so that a reviewer sees it"
         )
@@ -300,7 +333,7 @@ def pytest_runtest_makereport(
     if entry is not None and decided:
         check = getattr(item, "funcargs", {}).get("check")
         item.user_properties.extend(
-            report.properties(entry, outcome, check.records if check else [])
+            report.properties(entry, budget_of(item), outcome, check.records if check else [])
         )
         outcome.user_properties = list(item.user_properties)
     return outcome

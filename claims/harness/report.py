@@ -30,7 +30,7 @@ def verdict_of(records: Sequence[Record]) -> str:
 
 
 def properties(
-    entry: Entry, outcome: pytest.TestReport, records: Sequence[Record]
+    entry: Entry, budget: str | None, outcome: pytest.TestReport, records: Sequence[Record]
 ) -> list[tuple[str, str]]:
     """One claim's result as (name, text), which travels with the test report."""
     if outcome.failed:
@@ -46,7 +46,10 @@ def properties(
         reason = (where[2] if isinstance(where, tuple) else str(where)).removeprefix("Skipped: ")
     else:
         verdict, reason = verdict_of(records), ""
-    texts = {"claim": entry.id, "section": entry.section, "verdict": verdict, "reason": reason}
+    texts = {
+        "claim": entry.id, "section": entry.section, "verdict": verdict, "reason": reason,
+        "expected verdict": entry.verdict_at(budget), "budget": budget or "",
+    }
     return [
         *texts.items(),
         *((f"check {i + 1}", record.to_json()) for i, record in enumerate(records)),
@@ -61,6 +64,8 @@ class Outcome:
     test: str
     verdict: str
     reason: str
+    expected_verdict: str
+    budget: str
     seconds: float
     records: list[dict[str, Any]]
 
@@ -82,6 +87,8 @@ class Report:
             test=report.nodeid,
             verdict="failed" if report.failed else texts["verdict"],
             reason=texts["reason"],
+            expected_verdict=texts["expected verdict"],
+            budget=texts["budget"],
             seconds=report.duration,
             records=[json.loads(text) for name, text in texts.items() if name.startswith("check ")],
         )
@@ -134,12 +141,20 @@ class Report:
         for entry in self._ledger.entries.values():
             if not entry.has_test:
                 result[entry.id] = entry.verdict
-            elif self._gpu_deselected(entry):
+            elif self._left_out(entry):
                 result.setdefault(entry.id, "not run")
         return {name: result[name] for name in self._ledger.entries if name in result}
 
-    def _gpu_deselected(self, entry: Entry) -> bool:
-        return "gpu" in entry.needs and "not gpu" in self._config.getoption("markexpr", "")
+    def _left_out(self, entry: Entry) -> bool:
+        """Whether the run was not asked for it: -m "not gpu", or the small budget alone."""
+        if "gpu" in entry.needs:
+            return self._gpu_deselected()
+        return entry.needs_document and (
+            self._gpu_deselected() or self._config.getoption("budget") == "ci"
+        )
+
+    def _gpu_deselected(self) -> bool:
+        return "not gpu" in self._config.getoption("markexpr", "")
 
     def gpu_claims(self) -> tuple[int, int]:
         """How many claims that need a GPU have run, and how many there are."""
@@ -185,10 +200,11 @@ class Report:
         for outcome in self._outcomes.values():
             if outcome.verdict == "not run":
                 reasons.setdefault(outcome.reason, set()).add(outcome.claim)
+        verdicts = self.verdicts()
         for entry in self._ledger.entries.values():
-            if entry.awaits:
+            if entry.awaits and verdicts.get(entry.id) == "not run":
                 reasons.setdefault(f"awaits {entry.awaits}", set()).add(entry.id)
-            elif self._gpu_deselected(entry):
+            elif self._left_out(entry):
                 reasons.setdefault("needs a CUDA GPU: run pytest -m gpu", set()).add(entry.id)
         return [f"{len(ids)} x {reason}" for reason, ids in sorted(reasons.items())]
 
@@ -203,7 +219,7 @@ class Report:
         return [
             entry.id
             for entry in self._ledger.entries.values()
-            if entry.has_test and entry.id not in seen and not self._gpu_deselected(entry)
+            if entry.has_test and entry.id not in seen and not self._left_out(entry)
         ]
 
     def _as_data(self) -> dict[str, Any]:
@@ -222,7 +238,6 @@ class Report:
                     "section": self._ledger[outcome.claim].section,
                     "line": self._ledger[outcome.claim].line,
                     "statement": self._ledger[outcome.claim].statement,
-                    "expected_verdict": self._ledger[outcome.claim].verdict,
                 }
                 for outcome in self._outcomes.values()
             ],
@@ -248,6 +263,7 @@ def _asks_for_everything(config: pytest.Config) -> bool:
     narrowed = (
         option("keyword", "")
         or option("markexpr", "") not in ("", "not gpu")
+        or option("budget", None) == "document"
         or option("collectonly", False)
         or option("deselect", None)
         or option("lf", False)

@@ -7,14 +7,16 @@ and CUDA generators change between releases and cards.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
+import pytest
 import torch
 from torch import Tensor
 
 DEFAULT_BASE_SEED = 17
+BASE_SEEDS = pytest.StashKey[Sequence[int]]()
 _T = TypeVar("_T")
 
 # torch.randn fills 16 numbers at a time: lengths that are multiples of 16 share their prefix.

@@ -84,6 +84,11 @@ def split(ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return ids[:cut], ids[cut:]
 
 
+def digest(ids: torch.Tensor) -> str:
+    """sha256 of token ids (N,): what a run on them depends on."""
+    return _sha256(ids.numpy().astype(np.int64).tobytes())
+
+
 def _checked(ids: Sequence[int], vocabulary: int) -> Ids:
     array = np.asarray(ids)
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":

@@ -1,0 +1,59 @@
+"""The division by sqrt(d_k) taken out, at the head widths of l.110 to l.118.
+
+The first two rows have the ladder's budget and its block, with four heads of 32 or one of 128. The
+last three have 1,500 steps of 32 windows, one head and no LayerNorm before the projections; width
+and context are the chapter's. Not printed, and read so: these models are the ladder's "one head,
+added", with a W_o that brings heads of any width back to 128.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from claims.experiments import Budgets, Experiment
+from claims.instruments.training.spec import Evaluation, ModelSettings, RunSpec, Text
+from claims.settings import FOUR_HEADS, ONE_BLOCK
+
+RECORDED = ("scores", "gradients")
+
+
+def _long(model: ModelSettings) -> RunSpec:
+    return RunSpec(
+        model, Text(128), steps=3000, batch=64, precision="bfloat16", record=RECORDED,
+        evaluations=(Evaluation(128),),
+    )
+
+
+def _short(d_head: int) -> RunSpec:
+    model = replace(FOUR_HEADS.model, n_heads=1, d_head=d_head)
+    return RunSpec(
+        model, Text(128), steps=1500, batch=32, precision="bfloat16", record=RECORDED,
+        evaluations=(Evaluation(128),),
+    )
+
+
+def both(runs: dict[str, RunSpec]) -> dict[str, RunSpec]:
+    """Every run divided, as it is given, and undivided, under otherwise identical settings."""
+    return {
+        f"{label}, {'divided' if divided else 'undivided'}": replace(
+            run, model=replace(run.model, divided=divided)
+        )
+        for label, run in runs.items()
+        for divided in (True, False)
+    }
+
+
+DIVISION: Budgets = {
+    "document": Experiment(
+        both(
+            {
+                "32 of four heads": _long(ONE_BLOCK.model),
+                "128, long": _long(replace(ONE_BLOCK.model, n_heads=1)),
+                "128": _short(128),
+                "256": _short(256),
+                "1024": _short(1024),
+            }
+        ),
+        seeds=3,
+    ),
+}

@@ -1,0 +1,21 @@
+"""The ladder (l.14, l.124): ten models, each of which adds one piece to one above it."""
+
+from __future__ import annotations
+
+from claims.experiments import Budgets, Experiment
+from claims.instruments.training.spec import Evaluation, RunSpec, Text
+from claims.settings import LADDER as RUNGS
+
+LADDER: Budgets = {
+    # l.13: width 128, windows of 128, 3,000 steps of AdamW at 1e-3, batches of 64.
+    "document": Experiment(
+        {
+            rung.label: RunSpec(
+                rung.model, Text(128), steps=3000, batch=64, precision="bfloat16",
+                evaluations=(Evaluation(128), Evaluation(128, "training")),
+            )
+            for rung in RUNGS
+        },
+        seeds=3,
+    ),
+}

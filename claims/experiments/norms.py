@@ -1,0 +1,34 @@
+"""Pre-norm and post-norm, twelve blocks deep, with and without warmup (l.142 to l.153).
+
+1,000 steps at 3e-3, a warmup of 200 steps where there is one. The batch is not printed: 32 windows
+is the reading taken, and 64 stands beside it. A shallow post-norm model is the control that the
+document lacks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from claims.experiments import Budgets, Experiment
+from claims.instruments.training.spec import Evaluation, RunSpec, Text
+from claims.settings import ONE_BLOCK
+
+DEEP = replace(ONE_BLOCK.model, n_blocks=12)
+_PRE = RunSpec(
+    DEEP, Text(128), steps=1000, batch=32, learning_rate=3e-3, precision="bfloat16",
+    record=("gradients",), evaluations=(Evaluation(128),),
+)
+_POST = replace(_PRE, model=replace(DEEP, norm="post"))
+
+NORMS: Budgets = {
+    "document": Experiment(
+        {
+            "pre-norm": _PRE,
+            "pre-norm, warmup": replace(_PRE, warmup=200),
+            "post-norm": _POST,
+            "post-norm, warmup": replace(_POST, warmup=200),
+            "post-norm, two blocks": replace(_POST, model=replace(DEEP, norm="post", n_blocks=2)),
+        },
+        seeds=3,
+    ),
+}

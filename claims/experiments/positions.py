@@ -1,0 +1,32 @@
+"""Four ways to tell positions, and none, trained on windows of 64 tokens (l.155 to l.159).
+
+Scored at 64, 128 and 256 tokens over all positions, and once more on the last 64 tokens of each
+window alone. Blocks, steps and batch are not printed: the ladder's block at its budget is the
+reading taken. The table of learned positions has 256 rows, of which 64 are ever in a batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from claims.experiments import Budgets, Experiment
+from claims.instruments.training.spec import Evaluation, RunSpec, Text
+from claims.settings import ONE_BLOCK
+
+SCHEMES = ("learned", "sinusoidal", "rotary", "alibi", "none")
+LENGTHS = (64, 128, 256)
+ALL = tuple(Evaluation(length) for length in LENGTHS)
+LAST_64 = tuple(Evaluation(length, stride=64) for length in LENGTHS[1:])
+
+POSITIONS: Budgets = {
+    "document": Experiment(
+        {
+            scheme: RunSpec(
+                replace(ONE_BLOCK.model, context=256, positions=scheme), Text(64), steps=3000,
+                batch=64, precision="bfloat16", evaluations=ALL + LAST_64,
+            )
+            for scheme in SCHEMES
+        },
+        seeds=3,
+    ),
+}

@@ -1,0 +1,50 @@
+"""What is shown while runs are done: bars on a terminal, two lines elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from claims.instruments.training.gather import Report
+
+
+@contextmanager
+def shown(runs: int, stored: int, resumed: list[str]) -> Iterator[Report]:
+    """`with shown(...) as report:` around the runs; `report(label, step, steps, loss)`."""
+    console = Console(file=sys.stderr)
+    began = time.perf_counter()
+    for sentence in resumed:
+        console.print(sentence, highlight=False)
+    if not console.is_terminal or os.environ.get("CI"):
+        yield lambda label, step, steps, loss: None
+        seconds = time.perf_counter() - began
+        console.print(
+            f"training: {runs} runs done in {seconds:.0f} s, {stored} were in the store",
+            highlight=False,
+        )
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[loss]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        total = progress.add_task(f"runs ({stored} in the store)", total=runs, loss="")
+        tasks: dict[str, TaskID] = {}
+
+        def report(label: str, step: int, steps: int, loss: float) -> None:
+            if label not in tasks:
+                tasks[label] = progress.add_task(label, total=steps, loss="")
+            progress.update(tasks[label], completed=step, loss=f"loss {loss:.3f}")
+            if step == steps:
+                progress.remove_task(tasks.pop(label))
+                progress.advance(total)
+
+        yield report
