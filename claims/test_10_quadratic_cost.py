@@ -1053,10 +1053,10 @@ def test_draws_arrive_on_the_gpu_bit_for_bit(check: Check, rng: Draws, cuda: tor
     check_draws_arrive(check, rng, cuda)
 
 
-# Tokens and width for a card's kernels. 320 tokens are several of their tiles and a part of one.
-# The sums are long enough to tell kernels apart: the one for float32 splits each number in two of
-# TF32, at 22 bits of 24, which over 32 tokens of width 16 is more than twice the plain error, and
-# here is not.
+# Tokens and width for a card's kernels. 320 tokens are several of their tiles and a part of one,
+# and their sums err more than the numbers in them: the kernel for float32 may split each number in
+# two of TF32, which keep about 22 bits of 24. Imitated on the CPU, that breaks the rule in one
+# sequence of five at 32 tokens of width 16, and in one of thirty here.
 ON_A_CARD = (320, 64)
 
 

@@ -92,6 +92,18 @@ def test_a_table_holds_every_comparison_of_the_gpu_claims(gpu: Project) -> None:
     assert f"{gpu.folder / 'card.csv'} and card.provenance.json are written" in output(result)
 
 
+def test_claims_that_need_no_gpu_are_left_out(gpu: Project) -> None:
+    gpu.entry("drawn").test(
+        '@claim("drawn")\ndef test_drawn(check, rng):\n    check(rng.base_seed, exact(17))\n'
+    )
+    gpu.run("-m", "gpu or statistical", "--gpu-table", "card.csv").assert_outcomes(
+        passed=2, failed=2, skipped=1, deselected=1
+    )
+    rows, facts = written(gpu.folder)
+    assert {row["claim"] for row in rows} == {"elsewhere", "bytes", "too-slow", "breaks"}
+    assert facts["gpu_claims_run"] == "3 of 4"
+
+
 def test_two_workers_write_the_same_table(gpu: Project) -> None:
     gpu.run("-m", "gpu", "--gpu-table", "alone.csv")
     # What the fixtures replace in this process, for those of the workers.
