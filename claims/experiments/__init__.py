@@ -28,6 +28,9 @@ class Experiment:
         return [replace(self.runs[label], seed=first + i) for i in range(self.seeds)]
 
 
+# Why a trained value that the document prints is compared as it is.
+PRINTED = "the printed value within 5 %: one run, of a seed and of settings that are not printed"
+
 # By budget.
 Budgets = Mapping[str, Experiment]
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 from torch import Tensor
 
-from claims.experiments import Experiment
 from claims.harness import machine
 from claims.harness.implementation import IMPLEMENTATION, Implementation
 from claims.harness.mark import RunsOn, budget_of, runs_on
@@ -17,8 +14,6 @@ from claims.harness.seeds import BASE_SEEDS
 from claims.instruments.session import cache_dir, tokens_of
 from claims.instruments.tokens import digest
 from claims.instruments.training.gather import (
-    Failure,
-    Outcome,
     Place,
     cores,
     do_all,
@@ -26,71 +21,12 @@ from claims.instruments.training.gather import (
     merged,
     name_of,
 )
-from claims.instruments.training.obtain import trained_model
 from claims.instruments.training.progress import shown
-from claims.instruments.training.spec import Evaluation, RunResult, RunSpec, Text
-from claims.instruments.training.store import RunStore, RunStoreWarning
-
-
-class RunFailed(Exception):
-    """The package under test could not be trained."""
-
-
-@dataclass
-class Gathered:
-    """What was trained or found for this session."""
-
-    outcomes: dict[tuple[str, str], Outcome] = field(default_factory=dict)  # (device, digest)
-    stores: dict[str, RunStore] = field(default_factory=dict)               # device
-
+from claims.instruments.training.results import Gathered, Runs
+from claims.instruments.training.spec import RunSpec, Text
+from claims.instruments.training.store import RunStoreWarning
 
 GATHERED = pytest.StashKey[Gathered]()
-
-
-class Runs:
-    """The `runs` fixture: the results of a claim's experiment, one per seed and label."""
-
-    def __init__(
-        self, experiment: Experiment, labels: Sequence[str], first: int, corpus: str,
-        device: str, gathered: Gathered, implementation: Implementation,
-    ) -> None:
-        self.seeds = [first + i for i in range(experiment.seeds)]
-        self.device = device
-        self._experiment, self._labels = experiment, labels
-        self._first, self._corpus = first, corpus
-        self._gathered, self._implementation = gathered, implementation
-
-    def specs(self, label: str) -> list[RunSpec]:
-        """The specifications of one label, by seed."""
-        if label not in self._labels:
-            raise ValueError(f"the claim declares {', '.join(self._labels)}; it asks for '{label}'")
-        return [spec.on(self._corpus) for spec in self._experiment.of(label, self._first)]
-
-    def results(self, label: str) -> list[RunResult]:
-        """The results of one label, by seed. Raises RunFailed."""
-        return [self._result(spec) for spec in self.specs(label)]
-
-    def perplexities(self, label: str, evaluation: Evaluation | None = None) -> list[float]:
-        """The perplexity after training, by seed; by default of the first evaluation declared."""
-        values = []
-        for spec, result in zip(self.specs(label), self.results(label), strict=True):
-            asked = spec.evaluations[0] if evaluation is None else evaluation
-            values.append(result.scores[spec.evaluations.index(asked)].perplexity)
-        return values
-
-    def models(self, label: str) -> list[Any]:
-        """The trained models of one label, by seed."""
-        store = self._gathered.stores[self.device]
-        self.results(label)
-        return [trained_model(self._implementation, spec, store) for spec in self.specs(label)]
-
-    def _result(self, spec: RunSpec) -> RunResult:
-        outcome = self._gathered.outcomes[self.device, spec.digest()]
-        if isinstance(outcome, Failure):
-            raise RunFailed(f"{outcome.sentence}\n{outcome.details}")
-        # Evaluations of the same training that other claims asked for are left aside.
-        stored = self._gathered.stores[self.device].result(spec)
-        return outcome if stored is None else stored
 
 
 # ---- before the first test -----------------------------------------------------------------------
