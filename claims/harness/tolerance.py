@@ -253,13 +253,15 @@ class trained:
         mean = float(values.mean())
         error = float(values.std()) / math.sqrt(n)
         reach = self.standard_errors * error
-        ok = self.low < mean - reach and mean + reach < self.high
+        margin = min(mean - self.low, self.high - mean)
+        ok = margin > reach
         return Judgement(
             ok,
             {"mean": mean, "sd": float(values.std()), "n": n},
             [self.low, self.high],
             f"mean inside ({self.low:g}, {self.high:g}) by {self.standard_errors:g} standard "
             f"errors of {error:.3g}, n = {n} ({self.because})",
+            facts={"margin in standard errors": round(margin / error, 1)} if error > 0 else {},
         )
 
 

@@ -11,7 +11,8 @@ from claims.harness import machine
 from claims.harness.implementation import IMPLEMENTATION, Implementation
 from claims.harness.mark import RunsOn, budget_of, runs_on
 from claims.harness.seeds import BASE_SEEDS
-from claims.instruments.session import cache_dir, tokens_of
+from claims.instruments.corpus import Corpus
+from claims.instruments.session import cache_dir, corpus_of, tokens_of
 from claims.instruments.tokens import digest
 from claims.instruments.training.gather import (
     Place,
@@ -109,8 +110,13 @@ def _fault(config: pytest.Config, item: pytest.Item) -> str:
     declared = runs_on(item)
     runs = {} if declared is None else declared.budgets[budget_of(item) or ""].runs
     on_text = any(isinstance(run.data, Text) for run in runs.values())
-    if on_text and isinstance(found := tokens_of(config), str):
+    if not on_text:
+        return ""
+    if isinstance(found := tokens_of(config), str):
         return found
+    corpus = corpus_of(config)
+    if isinstance(corpus, Corpus) and not corpus.shakespeare:
+        return "needs Tiny Shakespeare or its stand-in: what is trained is about that text"
     return ""
 
 
