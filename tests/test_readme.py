@@ -30,8 +30,8 @@ class Clone:
         self.folder = folder / "clone"
         self._venv = folder / "venv"
         self._cache = folder / "cache"
-        # Trained runs are taken from the outer cache, where there are any: each of the commands below
-        # would otherwise wait minutes for what `make claims` has just shown to work from nothing.
+        # Trained runs are taken from the outer cache, where there are any: the commands would
+        # otherwise wait minutes for what `make claims` has just shown to work from nothing.
         if runs := os.environ.get("CLAIMS_CACHE"):
             self._cache.mkdir()
             (self._cache / "runs").symlink_to(Path(runs).absolute() / "runs")
