@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import queue
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -143,11 +144,19 @@ _worker: dict[str, Any] = {}
 
 
 def _begin(place: Place, ids: Any, messages: Any) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     settle_process()
     _worker.update(
         place=place, implementation=Implementation(place.package), store=place.store(),
         ids=None if ids is None else torch.from_numpy(ids), messages=messages,
     )
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed shuts no pool down: nobody would read what is trained here."""
+    if (parent := parent_process()) is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _one(spec: RunSpec) -> tuple[Outcome, tuple[RunResult, Weights] | None, list[str]]:
