@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from claims.experiments import PRINTED
 from claims.experiments.ladder import LADDER_RUNS
+from claims.experiments.precision import PRECISION_RUNS
 from claims.harness import (
     Check,
     Draws,
@@ -32,7 +33,7 @@ from claims.harness import (
     within,
 )
 from claims.harness.implementation import Implementation
-from claims.instruments.paired import differences
+from claims.instruments.paired import differences, ratios
 from claims.instruments.training.results import Runs
 from claims.instruments.training.spec import Evaluation
 from claims.settings import ONE_BLOCK, TWO_BLOCKS
@@ -260,3 +261,17 @@ def test_two_blocks_are_better_on_what_they_saw_and_worse_on_what_they_did_not(
     )
     check(seen, trained.inside(document["seen"][budget], "points: better"), seeds=runs.seeds)
     check(unseen, trained.inside(document["unseen"][budget], "points: worse"), seeds=runs.seeds)
+
+
+@claim("bfloat16-trains-as-float32")
+@trains(PRECISION_RUNS, "float32", "bfloat16")
+def test_products_in_bfloat16_train_as_well_as_in_float32(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """Matrix products in bfloat16, as the document's budget has them here, change no result.
+
+    The same seeds and batches; the ratio of the held-out perplexities.
+    """
+    low, full = (runs.perplexities(precision) for precision in ("bfloat16", "float32"))
+    band = trained.inside(document["band"][budget], "1 %, less than two seeds differ by")
+    check(ratios(low, full), band, seeds=runs.seeds)

@@ -23,6 +23,7 @@ from claims.experiments.ladder import LADDER_RUNS
 from claims.experiments.leak import LEAK_RUNS
 from claims.experiments.norms import NORM_RUNS
 from claims.experiments.positions import POSITION_RUNS
+from claims.experiments.precision import PRECISION_RUNS
 from claims.harness.tables import commit, write_whole
 from claims.instruments.session import cache_dir
 from claims.instruments.training import sealed
@@ -35,6 +36,7 @@ EXPERIMENTS = {
     "norms": NORM_RUNS,
     "positions": POSITION_RUNS,
     "leak": LEAK_RUNS,
+    "precision": PRECISION_RUNS,
 }
 Facts = Mapping[str, object]
 
