@@ -60,8 +60,12 @@ def runs_on(item: pytest.Item) -> RunsOn | None:
 
 def declared(mark: pytest.Mark, where: str) -> RunsOn:
     budgets, *labels = mark.args or (None,)
-    if not isinstance(budgets, Mapping) or not set(budgets) <= set(BUDGETS) or not labels:
-        raise pytest.UsageError(f"{where}: write @trains(EXPERIMENT, label, ...)")
+    known = isinstance(budgets, Mapping) and set() < set(budgets) <= set(BUDGETS)
+    if not known or not labels:
+        raise pytest.UsageError(
+            f"{where}: write @trains(EXPERIMENT, label, ...); an experiment has budgets "
+            f"{' or '.join(BUDGETS)}"
+        )
     for budget, experiment in budgets.items():
         for label in labels:
             if label not in experiment.runs:

@@ -18,6 +18,7 @@ from claims.instruments.training.loss import loss_and_gradient
 from claims.instruments.training.snapshots import PROBE_WINDOWS, gradient_norms, head_scores
 from claims.instruments.training.spec import (
     HeadScores,
+    ModelSettings,
     RunResult,
     RunSpec,
     Snapshot,
@@ -34,14 +35,29 @@ REPORT_EVERY = 0.5  # seconds
 def build(implementation: Implementation, spec: RunSpec) -> Any:
     """The untrained model of a run. The global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_of("model", spec.seed))
+        # Of the CPU alone: torch.manual_seed would seed the GPU's generators as well.
+        torch.default_generator.manual_seed(seed_of("model", spec.seed))
         model = implementation.LanguageModel(**asdict(spec.model))
         if not spec.causal:
             for block in model.blocks:
-                block.mixer = implementation.MultiHeadAttention(
-                    spec.model.d_model, spec.model.n_heads, causal=False
-                )
+                block.mixer = _without_mask(implementation, spec.model)
     return model
+
+
+def _without_mask(implementation: Implementation, model: ModelSettings) -> Any:
+    """The attention that `LanguageModel` gives a block with these settings, but for the mask."""
+    in_the_heads = model.positions if model.positions in ("rotary", "alibi") else "none"
+    return implementation.MultiHeadAttention(
+        model.d_model, model.n_heads, d_head=model.d_head, qkv_bias=model.qkv_bias,
+        divided=model.divided, positions=in_the_heads, causal=False,
+    )
+
+
+def optimiser_of(model: nn.Module, spec: RunSpec) -> torch.optim.AdamW:
+    """AdamW over every parameter, each once, a tied one too; all with the same weight decay."""
+    return torch.optim.AdamW(
+        model.parameters(), spec.learning_rate, weight_decay=spec.weight_decay, fused=True
+    )
 
 
 def train(
@@ -68,9 +84,7 @@ def train(
     """
     draw = batches(spec, ids)
     model = build(implementation, spec).to(device)
-    optimiser = torch.optim.AdamW(
-        model.parameters(), spec.learning_rate, weight_decay=spec.weight_decay, fused=True
-    )
+    optimiser = optimiser_of(model, spec)
     progress = _Progress(spec, model, _probe(spec, ids, device))
     start = 0
     if resume is not None:
@@ -128,6 +142,8 @@ def _probe(spec: RunSpec, ids: Tensor | None, device: str) -> Tensor | None:
         return None
     length = spec.data.length
     held_out = split_tokens(ids)[1]
+    if "scores" in spec.record and len(held_out) < length:
+        raise ValueError(f"{len(held_out)} held-out tokens hold no window of {length} to record")
     windows = held_out[: len(held_out) // length * length].view(-1, length)
     return windows[:PROBE_WINDOWS].to(device)
 
@@ -176,7 +192,6 @@ class _Progress:
         loss = self._sum / self._count if self._count else None
         self._sum, self._count = 0.0, 0
         scores: tuple[HeadScores, ...] = ()
-        if "scores" in self._spec.record:
-            assert self._probe is not None
+        if "scores" in self._spec.record and self._probe is not None:
             scores = head_scores(self._model, self._spec, self._probe)
         self.snapshots.append(Snapshot(step, loss, scores))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -40,8 +40,9 @@ class RunFailed(Exception):
 class Gathered:
     """What was trained or found for this session."""
 
-    outcomes: dict[tuple[str, str], Outcome] = field(default_factory=dict)  # (device, digest)
-    stores: dict[str, RunStore] = field(default_factory=dict)               # device
+    # (device, digest) -> the run with all evaluations that were asked of it, and what it came to.
+    outcomes: dict[tuple[str, str], tuple[RunSpec, Outcome]] = field(default_factory=dict)
+    stores: dict[str, RunStore] = field(default_factory=dict)  # device
 
 
 GATHERED = pytest.StashKey[Gathered]()
@@ -85,12 +86,15 @@ class Runs:
         return [trained_model(self._implementation, spec, store) for spec in self.specs(label)]
 
     def _result(self, spec: RunSpec) -> RunResult:
-        outcome = self._gathered.outcomes[self.device, spec.digest()]
+        __tracebackhide__ = True
+        merged_spec, outcome = self._gathered.outcomes[self.device, spec.digest()]
         if isinstance(outcome, Failure):
-            raise RunFailed(f"{outcome.sentence}\n{outcome.details}")
+            if outcome.lacking:
+                pytest.skip(outcome.sentence)
+            raise RunFailed(f"{outcome.sentence}\n{outcome.details}".strip())
         # Evaluations of the same training that other claims asked for are left aside.
-        stored = self._gathered.stores[self.device].result(spec)
-        return outcome if stored is None else stored
+        scores = dict(zip(merged_spec.evaluations, outcome.scores, strict=True))
+        return replace(outcome, scores=tuple(scores[asked] for asked in spec.evaluations))
 
 
 # ---- before the first test -----------------------------------------------------------------------
@@ -121,11 +125,11 @@ def _gather(config: pytest.Config, gathered: Gathered, device: str, specs: list[
         if stored is None:
             missing.append(spec)
         else:
-            gathered.outcomes[device, spec.digest()] = stored
+            gathered.outcomes[device, spec.digest()] = spec, stored
     if missing:
         ids = _ids(config, missing)
         if hasattr(config, "workerinput"):
-            outcomes, unstored, faults = do_here(missing, place, ids)
+            done = do_here(missing, place, ids)
         else:
             states = ((spec, store.checkpoint(spec)) for spec in missing)
             resumed = [
@@ -135,12 +139,12 @@ def _gather(config: pytest.Config, gathered: Gathered, device: str, specs: list[
             ]
             workers = 1 if device == "cuda" else min(cores(), len(missing))
             with shown(len(missing), len(specs) - len(missing), resumed) as report:
-                outcomes, unstored, faults = do_all(missing, place, ids, workers, report)
-        store.faults += [fault for fault in faults if fault not in store.faults]
+                done = do_all(missing, place, ids, workers, report)
+        store.faults += [fault for fault in done.faults if fault not in store.faults]
         for spec in missing:
-            gathered.outcomes[device, spec.digest()] = outcomes[spec.digest()]
-            if spec.digest() in unstored:
-                store.hold(spec, *unstored[spec.digest()])
+            gathered.outcomes[device, spec.digest()] = spec, done.outcomes[spec.digest()]
+            if spec.digest() in done.unstored:
+                store.hold(spec, *done.unstored[spec.digest()])
     for sentence in store.faults:
         config.issue_config_time_warning(RunStoreWarning(sentence), stacklevel=2)
 
@@ -175,7 +179,8 @@ def _fault(config: pytest.Config, item: pytest.Item) -> str:
     budget = budget_of(item)
     assert declared is not None
     assert budget is not None
-    on_text = any(isinstance(run.data, Text) for run in declared.budgets[budget].runs.values())
+    runs = declared.budgets[budget].runs
+    on_text = any(isinstance(runs[label].data, Text) for label in declared.labels)
     if on_text and isinstance(found := tokens_of(config), str):
         return found
     return ""
@@ -195,14 +200,17 @@ def _corpus_digest(config: pytest.Config) -> str:
 
 
 @pytest.fixture
-def runs(
-    request: pytest.FixtureRequest, budget: str, implementation: Implementation
-) -> Runs:
+def budget(request: pytest.FixtureRequest) -> str:
+    """The budget at which a claim marked `@trains(...)` runs: it is parametrised over them."""
+    raise pytest.UsageError(f"{request.node.nodeid}: `runs` belongs to a test marked @trains(...)")
+
+
+@pytest.fixture
+def runs(request: pytest.FixtureRequest, budget: str, implementation: Implementation) -> Runs:
     """The trained runs that the claim declares with `@trains(...)`, at the budget that is run."""
     config, item = request.config, request.node
     declared = runs_on(item)
-    if declared is None:
-        raise pytest.UsageError(f"{item.nodeid}: `runs` belongs to a test marked @trains(...)")
+    assert declared is not None  # it has a budget
     if fault := _fault(config, item):
         pytest.skip(fault)
     implementation.LanguageModel  # noqa: B018  a package without one has its claims not run
