@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -330,7 +329,10 @@ def test_a_loss_that_is_not_finite_ends_the_run() -> None:
         LanguageModel = Exploding
 
     calls: list[int] = []
-    save: Callable[[Any], None] = lambda state: calls.append(state["step"])
+
+    def save(state: dict[str, Any]) -> None:
+        calls.append(state["step"])
+
     result, weights = train(Package, SPEC, TEXT, save=save, save_every=0.0)
     assert (result.failed_at, result.steps) == (2, 2)
     assert [snapshot.step for snapshot in result.snapshots] == [0, 2]

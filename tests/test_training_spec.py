@@ -50,7 +50,7 @@ def specs(draw: st.DrawFn) -> RunSpec:
     trained_on = draw(data)
     text = isinstance(trained_on, Text)
     return RunSpec(
-        ModelSettings(d_model=draw(whole), d_head=draw(st.none() | whole), tied=draw(st.booleans())),
+        draw(st.builds(ModelSettings, d_model=whole, d_head=st.none() | whole)),
         trained_on,
         steps=draw(whole), batch=draw(whole), seed=draw(st.integers(0, 2**40)),
         learning_rate=draw(positive), warmup=draw(st.integers(0, 99)), weight_decay=draw(positive),
@@ -169,7 +169,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "sentence"), BAD, ids=[sentence for _, sentence in BAD])
-def test_what_cannot_be_run_is_refused_in_a_sentence(changes: dict[str, Any], sentence: str) -> None:
+def test_what_cannot_be_run_is_a_sentence(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         replace(SPEC, **changes)
 
