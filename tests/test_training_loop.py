@@ -84,7 +84,7 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch() -> None:
     spec = replace(SPEC, batch=12)
     window = batches(spec, TEXT)(0)
     whole, parts = build(transformer, spec), build(transformer, spec)
-    loss = loop._gradients(whole, window, spec, "cpu")
+    loss = loop.gradients(whole, window, spec, "cpu")
     losses = []
     for part in window.chunk(3):
         logits = parts(part[:, :-1])
@@ -229,8 +229,8 @@ def test_the_loss_of_a_snapshot_is_the_mean_since_the_last_one(
         losses.append(gradients(*args))
         return losses[-1]
 
-    gradients = loop._gradients
-    monkeypatch.setattr(loop, "_gradients", watched)
+    gradients = loop.gradients
+    monkeypatch.setattr(loop, "gradients", watched)
     result = train(transformer, SPEC, TEXT)[0]
     means = [math.fsum(losses[a:b]) / (b - a) for a, b in ((0, 3), (3, 6), (6, 7))]
     assert [snapshot.loss for snapshot in result.snapshots] == [None, *map(pytest.approx, means)]
@@ -240,7 +240,7 @@ def test_snapshots_hold_what_was_asked_for() -> None:
     """Every parameter's gradient, and scores of the attention that are those of its weights."""
     first = train(transformer, STOPPED, TEXT)[0].snapshots[0]
     model = build(transformer, STOPPED)
-    loop._gradients(model, batches(STOPPED, TEXT)(0), STOPPED, "cpu")
+    loop.gradients(model, batches(STOPPED, TEXT)(0), STOPPED, "cpu")
     assert first.gradients == {n: float(p.grad.norm()) for n, p in model.named_parameters()}
     [scores] = first.scores
     assert 0.0 <= scores.hard <= 1.0

@@ -371,14 +371,14 @@ def test_killed_ten_times_a_run_ends_as_if_undisturbed(tmp_path: Path) -> None:
 
 def train_counting_steps(folder: Path, number: int) -> None:
     """Writes {steps trained, perplexity, faults} to a file of that number."""
-    gradients, trained = loop._gradients, []
+    gradients, trained = loop.gradients, []
 
     def slowly(*arguments: Any) -> float:
         trained.append(1)
         time.sleep(0.02)
         return gradients(*arguments)
 
-    loop._gradients = slowly
+    loop.gradients = slowly
     place = store(folder / "runs")
     result = run(transformer, SCORED, place, TEXT, save_every=0.0)
     said = [len(trained), result.scores[0].perplexity, place.faults]

@@ -101,7 +101,7 @@ def train(
         for group in optimiser.param_groups:
             group["lr"] = spec.learning_rate * min(1.0, (step + 1) / max(1, spec.warmup))
         window = draw(step).to(device)
-        loss = _gradients(model, window, spec, device)
+        loss = gradients(model, window, spec, device)
         if not math.isfinite(loss):
             failed_at = step
             break
@@ -125,7 +125,7 @@ def train(
     return result, weights
 
 
-def _gradients(model: nn.Module, window: Tensor, spec: RunSpec, device: str) -> float:
+def gradients(model: nn.Module, window: Tensor, spec: RunSpec, device: str) -> float:
     """The loss of one batch; its gradients are left with the parameters."""
     low = spec.precision == "bfloat16"
     with torch.autocast(device, torch.bfloat16) if low else nullcontext():

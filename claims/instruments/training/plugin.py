@@ -100,10 +100,12 @@ class Runs:
 # ---- before the first test -----------------------------------------------------------------------
 
 
-@pytest.hookimpl(trylast=True)  # after xdist's worker has told what it collected
-def pytest_collection_finish(session: pytest.Session) -> None:
+@pytest.hookimpl(tryfirst=True)  # xdist's worker has told by then what it collected
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Not at the end of the collection, which comes after a collection that failed as well."""
     config = session.config
-    if config.option.collectonly:
+    failed = session.testsfailed and not config.option.continue_on_collection_errors
+    if config.option.collectonly or failed:
         return
     gathered = config.stash.setdefault(GATHERED, Gathered())
     wanted: dict[str, list[RunSpec]] = {}
