@@ -444,6 +444,20 @@ def test_the_mark_without_runs_is_named(project: Trained) -> None:
     assert "test_a: a test marked @trains(...) takes `runs`" in output(result)
 
 
+@pytest.mark.parametrize("asked", ["Evaluation(5)", "None"])
+def test_an_evaluation_that_a_run_does_not_have_is_named(project: Trained, asked: str) -> None:
+    experiment = "SCORED" if asked != "None" else "SPEC"
+    project.entry("a", kind="training").test(
+        f'@claim("a")\n@trains({{"ci": Experiment({{"a": {experiment}}}, 1)}}, "a")\n'
+        "def test_a(runs, check):\n"
+        f'    check(runs.perplexities("a", {asked}), exact(1))\n'
+    )
+    result = project.run()
+    result.assert_outcomes(failed=1)
+    assert "ValueError: the run 'a' has the evaluations [" in output(result)
+    assert f"], not {asked.removesuffix(')')}" in output(result).replace("length=", "")
+
+
 def test_runs_that_the_mark_does_not_name_are_refused(project: Trained) -> None:
     project.entry("a", kind="training").test(
         '@claim("a")\n@trains({"ci": CI}, "a")\ndef test_a(runs, check):\n'

@@ -158,6 +158,13 @@ def test_the_same_run_twice_is_the_same_to_the_bit() -> None:
     assert not same(first[1], train(transformer, replace(SPEC, seed=1), TEXT)[1])
 
 
+def test_a_model_starts_from_its_seed() -> None:
+    first, again = build(transformer, SPEC), build(transformer, replace(SPEC, steps=2))
+    other = build(transformer, replace(SPEC, seed=1))
+    assert same(first.state_dict(), again.state_dict())
+    assert not torch.equal(first.token.weight, other.token.weight)
+
+
 def test_no_global_generator_is_drawn_from() -> None:
     before = torch.get_rng_state()
     train(transformer, SPEC, TEXT)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from claims.experiments import Experiment
 from claims.instruments.training.gather import merged, name_of
 from claims.instruments.training.spec import (
     Data,
@@ -179,6 +180,15 @@ def test_evaluations_that_cannot_be_are_refused() -> None:
         Evaluation(8, "test")
     with pytest.raises(ValueError, match="length must be a whole number of at least 1, got 0"):
         Evaluation(0)
+
+
+def test_an_experiment_is_a_run_per_label_and_seed() -> None:
+    experiment = Experiment({"a": SPEC}, seeds=2)
+    assert [spec.seed for spec in experiment.of("a", first=300)] == [300, 301]
+    assert [replace(spec, seed=0) for spec in experiment.of("a")] == [SPEC, SPEC]
+    for runs, seeds in (({}, 2), ({"a": SPEC}, 0)):
+        with pytest.raises(ValueError, match="an experiment has runs and seeds, got"):
+            Experiment(runs, seeds)
 
 
 def test_merged_runs_are_trained_once_with_every_evaluation() -> None:

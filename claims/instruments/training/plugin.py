@@ -72,11 +72,17 @@ class Runs:
         return [self._result(spec) for spec in self.specs(label)]
 
     def perplexities(self, label: str, evaluation: Evaluation | None = None) -> list[float]:
-        """The perplexity after training, by seed; by default of the first evaluation declared."""
+        """The perplexity after training, by seed; by default of the first evaluation declared.
+
+        Raises ValueError for an evaluation that the run does not have, and RunFailed.
+        """
         values = []
         for spec, result in zip(self.specs(label), self.results(label), strict=True):
-            asked = spec.evaluations[0] if evaluation is None else evaluation
-            values.append(result.scores[spec.evaluations.index(asked)].perplexity)
+            asked = spec.evaluations[0] if evaluation is None and spec.evaluations else evaluation
+            scores = dict(zip(spec.evaluations, result.scores, strict=True))
+            if asked not in scores:
+                raise ValueError(f"the run '{label}' has the evaluations {[*scores]}, not {asked}")
+            values.append(scores[asked].perplexity)
         return values
 
     def models(self, label: str) -> list[Any]:

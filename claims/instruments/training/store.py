@@ -246,7 +246,7 @@ def remove(folder: Path, key: str) -> None:
                 (folder / key).rename(gone)
                 shutil.rmtree(gone)
             # While it is held: whoever waits for it sees that the file is gone, and makes another.
-            path.unlink()
+            path.unlink(missing_ok=True)
     except Timeout:
         raise Busy(key) from None
 
