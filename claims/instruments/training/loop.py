@@ -187,8 +187,6 @@ class _Progress:
         self._sum, self._count, self.seconds = state["sum"], state["count"], state["seconds"]
 
     def _take(self, step: int) -> None:
-        if self.snapshots and self.snapshots[-1].step == step:
-            return
         loss = self._sum / self._count if self._count else None
         self._sum, self._count = 0.0, 0
         scores: tuple[HeadScores, ...] = ()
