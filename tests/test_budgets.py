@@ -406,7 +406,7 @@ def test_bad_options_are_one_sentence(
 @pytest.mark.parametrize(
     ("mark", "sentence"),
     [
-        ('@trains({"ci": CI}, "c")', "'c' is none of the experiment's runs at budget 'ci': a, b"),
+        ('@trains({"ci": CI}, "c")', "no budget of the experiment has the runs c; ci: a, b"),
         ('@trains({"ci": CI})', "write @trains(EXPERIMENT, label, ...)"),
         ("@trains()", "write @trains(EXPERIMENT, label, ...)"),
         ('@trains(CI, "a")', "write @trains(EXPERIMENT, label, ...)"),
@@ -529,18 +529,30 @@ def test_a_verdict_at_a_budget_that_no_run_has_is_named(project: Trained) -> Non
     project.entry("a", kind="training", at_document={"verdict": "exact"}).test(
         '@claim("a")\n@trains({"ci": CI}, "a")\ndef test_a(runs, check):\n    check(1, exact(1))\n'
     )
-    project.entry(
-        "b", "not run", kind="training", awaits="hours", at_document={"verdict": "exact"}
-    ).test('@claim("b")\n@trains(BOTH, "a")\ndef test_b(runs, check):\n    check(1, exact(1))\n')
     result = project.run()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "claim a: the ledger has a verdict at the document's budget, but its test trains" in (
         output(result)
     )
-    assert "claim b: the ledger's verdict is 'not run', but its test runs at budget 'ci'" in (
-        output(result)
-    )
     assert project.trainings == 0
+
+
+def test_a_claim_that_the_small_budget_cannot_decide_is_not_run_at_it(project: Trained) -> None:
+    """Though the experiment has it."""
+    project.entry(
+        "b", "not run", kind="training", awaits="hours", at_document={"verdict": "exact"}
+    ).entry("plain").test(
+        '@claim("b")\n@trains(BOTH, "a")\ndef test_b(runs, check):\n'
+        "    check(len(runs.seeds), exact(3))\n"
+        '@claim("plain")\ndef test_plain(check):\n    check(1, exact(1))\n'
+    )  # fmt: skip
+    result = project.run("-m", "not gpu")
+    result.assert_outcomes(passed=1, deselected=2)
+    assert result.ret == 0
+    assert "1 x awaits hours" in output(result)
+    assert project.trainings == 0
+    result = project.run("--budget", "document", "--device", "cpu")
+    result.assert_outcomes(passed=2, deselected=1)
 
 
 def test_only_a_trained_claim_has_a_verdict_at_the_document_s_budget(project: Trained) -> None:

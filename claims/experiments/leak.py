@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from claims.experiments import Budgets, Experiment
-from claims.experiments.ladder import LADDER
+from claims.experiments.ladder import LADDER_RUNS
 from claims.settings import ONE_BLOCK
 
-LEAK: Budgets = {
-    "document": Experiment(
-        {"without the mask": replace(LADDER["document"].runs[ONE_BLOCK.label], causal=False)},
+LEAK_RUNS: Budgets = {
+    budget: Experiment(
+        {
+            "with the mask": ladder.runs[ONE_BLOCK.label],
+            "without the mask": replace(ladder.runs[ONE_BLOCK.label], causal=False),
+        },
         seeds=3,
-    ),
+    )
+    for budget, ladder in LADDER_RUNS.items()
 }

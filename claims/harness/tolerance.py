@@ -237,6 +237,12 @@ class trained:
     standard_errors: float = 4.0
     kind: ClassVar[str] = "trained"
 
+    @classmethod
+    def inside(cls, band: Sequence[float], because: str) -> trained:
+        """The band as the ledger has it, [low, high]."""
+        low, high = band
+        return cls(low, high, because)
+
     def judge(self, measured: Sequence[float]) -> Judgement:
         values = torch.as_tensor(measured, dtype=torch.float64).flatten()
         n = values.numel()

@@ -51,7 +51,7 @@ def run(
                 save=partial(store.keep_checkpoint, spec), save_every=save_every, report=report,
             )
             store.keep(spec, result, weights)
-        if not spec.evaluations or ids is None:  # they are of a text, which the training demands
+        if ids is None or not spec.evaluations:
             return result
         scores = store.scores(spec)
         missing = [e for e in spec.evaluations if e not in scores]
