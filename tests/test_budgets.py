@@ -583,7 +583,7 @@ def in_processes(project: Trained, *options: str) -> dict[str, Any]:
     path = [str(project.folder), str(ROOT / "tests"), str(ROOT)]
     done = subprocess.run(
         [*arguments, "claims", "-m", "not gpu", "--claims-json", "out.json", *options],
-        cwd=project.folder, capture_output=True, text=True, timeout=120,
+        cwd=project.folder, capture_output=True, text=True, timeout=600,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -174,13 +174,13 @@ def test_no_worker_outlives_who_started_it(package: Place, number: int, tmp_path
     worker = int(pids.read_text())
     assert alive(worker)
     process.send_signal(number)
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=120)
     wait_for(lambda: not alive(worker))
     if number == signal.SIGINT:
         assert said.splitlines()[-1] == "KeyboardInterrupt"
 
 
-def wait_for(condition: Any, seconds: float = 60.0) -> None:
+def wait_for(condition: Any, seconds: float = 120.0) -> None:
     ends = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < ends
