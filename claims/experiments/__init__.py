@@ -23,6 +23,12 @@ class Experiment:
     runs: Mapping[str, RunSpec]
     seeds: int
 
+    def __post_init__(self) -> None:
+        if not self.runs or self.seeds < 1:
+            raise ValueError(
+                f"an experiment has runs and seeds, got {len(self.runs)} and {self.seeds}"
+            )
+
     def of(self, label: str, first: int = 0) -> list[RunSpec]:
         """The run of that label, once per seed, counted from `first`."""
         return [replace(self.runs[label], seed=first + i) for i in range(self.seeds)]

@@ -60,13 +60,17 @@ def runs_on(item: pytest.Item) -> RunsOn | None:
 
 def declared(mark: pytest.Mark, where: str) -> RunsOn:
     budgets, *labels = mark.args or (None,)
-    if not isinstance(budgets, Mapping) or not set(budgets) <= set(BUDGETS) or not labels:
-        raise pytest.UsageError(f"{where}: write @trains(EXPERIMENT, label, ...)")
+    known = isinstance(budgets, Mapping) and set() < set(budgets) <= set(BUDGETS)
+    if not known or not labels:
+        raise pytest.UsageError(
+            f"{where}: write @trains(EXPERIMENT, label, ...); an experiment has budgets "
+            f"{' or '.join(BUDGETS)}"
+        )
     able = {b: e for b, e in budgets.items() if all(label in e.runs for label in labels)}
     if not able:
-        known = "; ".join(f"{b}: {', '.join(e.runs)}" for b, e in budgets.items())
+        there = "; ".join(f"{b}: {', '.join(e.runs)}" for b, e in budgets.items())
         raise pytest.UsageError(
-            f"{where}: no budget of the experiment has the runs {', '.join(labels)}; {known}"
+            f"{where}: no budget of the experiment has the runs {', '.join(labels)}; {there}"
         )
     return RunsOn(able, tuple(labels))
 

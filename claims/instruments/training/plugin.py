@@ -33,10 +33,12 @@ GATHERED = pytest.StashKey[Gathered]()
 # ---- before the first test -----------------------------------------------------------------------
 
 
-@pytest.hookimpl(trylast=True)  # after xdist's worker has told what it collected
-def pytest_collection_finish(session: pytest.Session) -> None:
+@pytest.hookimpl(tryfirst=True)  # xdist's worker has told by then what it collected
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Not at the end of the collection, which comes after a collection that failed as well."""
     config = session.config
-    if config.option.collectonly:
+    failed = session.testsfailed and not config.option.continue_on_collection_errors
+    if config.option.collectonly or failed:
         return
     gathered = config.stash.setdefault(GATHERED, Gathered())
     wanted: dict[str, list[RunSpec]] = {}
@@ -58,11 +60,11 @@ def _gather(config: pytest.Config, gathered: Gathered, device: str, specs: list[
         if stored is None:
             missing.append(spec)
         else:
-            gathered.outcomes[device, spec.digest()] = stored
+            gathered.outcomes[device, spec.digest()] = spec, stored
     if missing:
         ids = _ids(config, missing)
         if hasattr(config, "workerinput"):
-            outcomes, unstored, faults = do_here(missing, place, ids)
+            done = do_here(missing, place, ids)
         else:
             states = ((spec, store.checkpoint(spec)) for spec in missing)
             resumed = [
@@ -72,12 +74,12 @@ def _gather(config: pytest.Config, gathered: Gathered, device: str, specs: list[
             ]
             workers = 1 if device == "cuda" else min(cores(), len(missing))
             with shown(len(missing), len(specs) - len(missing), resumed) as report:
-                outcomes, unstored, faults = do_all(missing, place, ids, workers, report)
-        store.faults += [fault for fault in faults if fault not in store.faults]
+                done = do_all(missing, place, ids, workers, report)
+        store.faults += [fault for fault in done.faults if fault not in store.faults]
         for spec in missing:
-            gathered.outcomes[device, spec.digest()] = outcomes[spec.digest()]
-            if spec.digest() in unstored:
-                store.hold(spec, *unstored[spec.digest()])
+            gathered.outcomes[device, spec.digest()] = spec, done.outcomes[spec.digest()]
+            if spec.digest() in done.unstored:
+                store.hold(spec, *done.unstored[spec.digest()])
     for sentence in store.faults:
         config.issue_config_time_warning(RunStoreWarning(sentence), stacklevel=2)
 
@@ -108,8 +110,11 @@ def _fault(config: pytest.Config, item: pytest.Item) -> str:
     if _device(config, item) == "cuda" and (fault := machine.gpu_fault()):
         return f"needs a CUDA GPU: {fault}"
     declared = runs_on(item)
-    runs = {} if declared is None else declared.budgets[budget_of(item) or ""].runs
-    on_text = any(isinstance(run.data, Text) for run in runs.values())
+    budget = budget_of(item)
+    if declared is None or budget is None:
+        return ""
+    runs = declared.budgets[budget].runs
+    on_text = any(isinstance(runs[label].data, Text) for label in declared.labels)
     if not on_text:
         return ""
     if isinstance(found := tokens_of(config), str):
@@ -133,14 +138,17 @@ def _corpus_digest(config: pytest.Config) -> str:
 
 
 @pytest.fixture
-def runs(
-    request: pytest.FixtureRequest, budget: str, implementation: Implementation
-) -> Runs:
+def budget(request: pytest.FixtureRequest) -> str:
+    """The budget at which a claim marked `@trains(...)` runs: it is parametrised over them."""
+    raise pytest.UsageError(f"{request.node.nodeid}: `runs` belongs to a test marked @trains(...)")
+
+
+@pytest.fixture
+def runs(request: pytest.FixtureRequest, budget: str, implementation: Implementation) -> Runs:
     """The trained runs that the claim declares with `@trains(...)`, at the budget that is run."""
     config, item = request.config, request.node
     declared = runs_on(item)
-    if declared is None:
-        raise pytest.UsageError(f"{item.nodeid}: `runs` belongs to a test marked @trains(...)")
+    assert declared is not None  # it has a budget
     if fault := _fault(config, item):
         pytest.skip(fault)
     implementation.LanguageModel  # noqa: B018  a package without one has its claims not run

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import pytest
 
 from claims.experiments import Experiment
 from claims.harness.implementation import Implementation
@@ -22,8 +24,9 @@ class RunFailed(Exception):
 class Gathered:
     """What was trained or found for this session."""
 
-    outcomes: dict[tuple[str, str], Outcome] = field(default_factory=dict)  # (device, digest)
-    stores: dict[str, RunStore] = field(default_factory=dict)               # device
+    # (device, digest) -> the run with all evaluations that were asked of it, and what it came to.
+    outcomes: dict[tuple[str, str], tuple[RunSpec, Outcome]] = field(default_factory=dict)
+    stores: dict[str, RunStore] = field(default_factory=dict)  # device
 
 
 class Runs:
@@ -50,11 +53,17 @@ class Runs:
         return [self._result(spec) for spec in self.specs(label)]
 
     def perplexities(self, label: str, evaluation: Evaluation | None = None) -> list[float]:
-        """The perplexity after training, by seed; by default of the first evaluation declared."""
+        """The perplexity after training, by seed; by default of the first evaluation declared.
+
+        Raises ValueError for an evaluation that the run does not have, and RunFailed.
+        """
         values = []
         for spec, result in zip(self.specs(label), self.results(label), strict=True):
-            asked = spec.evaluations[0] if evaluation is None else evaluation
-            values.append(result.scores[spec.evaluations.index(asked)].perplexity)
+            asked = spec.evaluations[0] if evaluation is None and spec.evaluations else evaluation
+            scores = dict(zip(spec.evaluations, result.scores, strict=True))
+            if asked not in scores:
+                raise ValueError(f"the run '{label}' has the evaluations {[*scores]}, not {asked}")
+            values.append(scores[asked].perplexity)
         return values
 
     def models(self, label: str) -> list[Any]:
@@ -64,9 +73,12 @@ class Runs:
         return [trained_model(self._implementation, spec, store) for spec in self.specs(label)]
 
     def _result(self, spec: RunSpec) -> RunResult:
-        outcome = self._gathered.outcomes[self.device, spec.digest()]
+        __tracebackhide__ = True
+        merged, outcome = self._gathered.outcomes[self.device, spec.digest()]
         if isinstance(outcome, Failure):
-            raise RunFailed(f"{outcome.sentence}\n{outcome.details}")
+            if outcome.lacking:
+                pytest.skip(outcome.sentence)
+            raise RunFailed(f"{outcome.sentence}\n{outcome.details}".strip())
         # Evaluations of the same training that other claims asked for are left aside.
-        stored = self._gathered.stores[self.device].result(spec)
-        return outcome if stored is None else stored
+        scores = dict(zip(merged.evaluations, outcome.scores, strict=True))
+        return replace(outcome, scores=tuple(scores[asked] for asked in spec.evaluations))
