@@ -15,6 +15,7 @@ import pytest
 import torch._dynamo  # noqa: F401  pytester forgets what a run imports; torch allows this one once
 
 from claims.harness import machine
+from claims.instruments.corpus import Corpus
 from claims.instruments.training import plugin
 from claims.instruments.training.gather import Done, do_here
 from claims.instruments.training.spec import RunSpec
@@ -105,6 +106,7 @@ class Trained(Project):
         monkeypatch.setenv("TRAINED", str(self.log))
         monkeypatch.setattr(machine, "gpu_fault", lambda: "no card in this test")
         monkeypatch.setattr(plugin, "do_all", self._do_all)
+        monkeypatch.setattr(Corpus, "shakespeare", True)  # what is trained here holds on any text
         self.test(EXPERIMENT)
 
     def _do_all(self, specs: Sequence[RunSpec], place: Any, ids: Any, *_: Any) -> Done:
@@ -352,6 +354,17 @@ def test_what_a_package_lacks_is_the_reason(project: Trained, source_: str, reas
     assert f"1 x {reason}" in output(result)
 
 
+def test_on_another_text_trained_claims_are_not_run(
+    project: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are about Tiny Shakespeare, and would be red on most other texts."""
+    monkeypatch.setattr(Corpus, "shakespeare", False)
+    result = project.of_claims().run("-m", "not gpu")
+    result.assert_outcomes(passed=1, skipped=2, deselected=2)
+    assert "2 x needs Tiny Shakespeare or its stand-in" in output(result)
+    assert project.trainings == 0
+
+
 def test_without_a_corpus_claims_on_text_are_not_run(
     project: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -566,11 +579,13 @@ def test_only_a_trained_claim_has_a_verdict_at_the_document_s_budget(project: Tr
 CONFTEST = """
 from pathlib import Path
 from claims.harness import ledger, report, tables
+from claims.instruments.corpus import Corpus
 
 HERE = Path(__file__).parent
 ledger.LEDGER = HERE / "fixtures" / "ledger.yaml"
 tables.EXPECTED = HERE / "fixtures" / "expected"
 report.CLAIMS = HERE / "claims"
+Corpus.shakespeare = True
 """
 
 
