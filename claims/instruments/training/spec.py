@@ -61,10 +61,15 @@ class Schemas:
 
 @dataclass(frozen=True)
 class Repeats:
-    """`half` random tokens out of `vocabulary`, and the same again."""
+    """A row of random tokens out of `vocabulary`, again and again, `length` tokens in all.
+
+    How long the row is, is drawn for each sequence, from `shortest` to `longest`.
+    """
 
     vocabulary: int
-    half: int
+    length: int
+    shortest: int
+    longest: int
 
 
 Data = Text | Schemas | Repeats
