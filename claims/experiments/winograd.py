@@ -38,7 +38,7 @@ WINOGRAD: Budgets = {
             "one block, category": small(ONE, IN_CATEGORY, 300),
             "average": small(AVERAGE, IN_POOL, 1200),
             "one block": small(ONE, IN_POOL, 500),
-            "two blocks": small(TWO, IN_POOL, 500),
+            "two blocks": small(TWO, IN_POOL, 700),
         },
         seeds=5,
     ),
