@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+import transformer
+from claims import test_10_quadratic_cost as section
+from claims.harness import Check, Refuted
+from claims.harness.ledger import LEDGER, load_ledger
 from claims.instruments.attention_cost import layer_footprint
 from claims.instruments.card import Bytes, CudaCard, count, pretended_card, runs_out
+from claims.instruments.memory.allocator import WORKSPACE
 
 CUDA = torch.device("cuda")
 GIB = 2**30
@@ -95,6 +101,29 @@ def test_pretended_card_counts_a_sum_worked_out_by_hand() -> None:
             assert not runs_out(lambda: torch.empty(1024, dtype=torch.uint8, device="meta"))
             assert runs_out(lambda: torch.empty(1025, dtype=torch.uint8, device="meta"))
         assert not runs_out(lambda: torch.empty(1025, dtype=torch.uint8, device="meta"))
+
+
+def test_a_claim_that_follows_can_have_most_of_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one card, one claim after the other; not where the first held on to what it took."""
+
+    def run(claim: str, body: Callable[[Check], None]) -> None:
+        body(Check(load_ledger(LEDGER)[claim], ""))
+
+    def one_after_the_other() -> None:
+        with pretended_card(WORKSPACE) as card:
+            monkeypatch.setattr(section, "CudaCard", lambda device: card)
+            out = section.test_16_384_tokens_run_out_of_memory_on_8_gb
+            most = section.test_most_of_8_gib_can_be_had_after_running_out
+            run("oom-at-16384", lambda check: out(transformer, check, card.device))  # type: ignore[arg-type]
+            kept.append(torch.empty(size, dtype=torch.uint8, device=card.device))
+            run("most-of-the-cap-on-the-gpu", lambda check: most(check, card.device))
+
+    kept: list[torch.Tensor] = []
+    size = 0
+    one_after_the_other()
+    size = GIB
+    with pytest.raises(Refuted, match="90 % of them"):
+        one_after_the_other()
 
 
 def test_unknown_mode_is_refused() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from claims.experiments import Budgets, Experiment
+from claims.experiments import BATCH, LENGTH, RATE, Budgets, Experiment, small
 from claims.instruments.training.spec import Evaluation, ModelSettings, RunSpec, Text
 from claims.settings import FOUR_HEADS, ONE_BLOCK
 
@@ -43,7 +43,16 @@ def both(runs: dict[str, RunSpec]) -> dict[str, RunSpec]:
     }
 
 
+def _small(d_head: int) -> RunSpec:
+    model = replace(small(FOUR_HEADS.model), n_heads=1, d_head=d_head)
+    return RunSpec(
+        model, Text(LENGTH), steps=200, batch=BATCH, learning_rate=RATE, record=RECORDED,
+        evaluations=(Evaluation(LENGTH),),
+    )
+
+
 DIVISION: Budgets = {
+    "ci": Experiment(both({"256": _small(256), "1024": _small(1024)}), seeds=4),
     "document": Experiment(
         both(
             {

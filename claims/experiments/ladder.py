@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from claims.experiments import Budgets, Experiment
+from claims.experiments import BATCH, LENGTH, RATE, Budgets, Experiment, small
 from claims.instruments.training.spec import Evaluation, RunSpec, Text
 from claims.settings import LADDER as RUNGS
 
 LADDER: Budgets = {
+    # Two blocks against one needs the document's 59 epochs, and has no run here.
+    "ci": Experiment(
+        {
+            rung.label: RunSpec(
+                small(rung.model), Text(LENGTH), steps=400, batch=BATCH, learning_rate=RATE,
+                evaluations=(Evaluation(LENGTH),),
+            )
+            for rung in RUNGS
+            if rung.model.n_blocks < 2
+        },
+        seeds=5,
+    ),
     # l.13: width 128, windows of 128, 3,000 steps of AdamW at 1e-3, batches of 64.
     "document": Experiment(
         {

@@ -9,8 +9,12 @@ from claims.experiments.ladder import LADDER
 from claims.settings import ONE_BLOCK
 
 LEAK: Budgets = {
-    "document": Experiment(
-        {"without the mask": replace(LADDER["document"].runs[ONE_BLOCK.label], causal=False)},
+    budget: Experiment(
+        {
+            "with the mask": ladder.runs[ONE_BLOCK.label],
+            "without the mask": replace(ladder.runs[ONE_BLOCK.label], causal=False),
+        },
         seeds=3,
-    ),
+    )
+    for budget, ladder in LADDER.items()
 }

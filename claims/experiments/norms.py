@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from claims.experiments import Budgets, Experiment
+from claims.experiments import LENGTH, Budgets, Experiment, small
 from claims.instruments.training.spec import Evaluation, RunSpec, Text
 from claims.settings import ONE_BLOCK
 
@@ -20,7 +20,23 @@ _PRE = RunSpec(
 )
 _POST = replace(_PRE, model=replace(DEEP, norm="post"))
 
+_SMALL = RunSpec(
+    small(DEEP), Text(LENGTH), steps=150, batch=16, learning_rate=3e-3,
+    evaluations=(Evaluation(LENGTH),),
+)
+
 NORMS: Budgets = {
+    # So few steps that a warmup would take most of them.
+    "ci": Experiment(
+        {
+            "pre-norm": _SMALL,
+            "post-norm": replace(_SMALL, model=replace(_SMALL.model, norm="post")),
+            "post-norm, two blocks": replace(
+                _SMALL, model=replace(_SMALL.model, norm="post", n_blocks=2)
+            ),
+        },
+        seeds=4,
+    ),
     "document": Experiment(
         {
             "pre-norm": _PRE,

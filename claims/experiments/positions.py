@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from claims.experiments import Budgets, Experiment
+from claims.experiments import BATCH, LENGTH, RATE, Budgets, Experiment, small
 from claims.instruments.training.spec import Evaluation, RunSpec, Text
 from claims.settings import ONE_BLOCK
 
@@ -18,7 +18,22 @@ LENGTHS = (64, 128, 256)
 ALL = tuple(Evaluation(length) for length in LENGTHS)
 LAST_64 = tuple(Evaluation(length, stride=64) for length in LENGTHS[1:])
 
+# At the small budget the windows are half as long.
+SMALL_LENGTHS = (32, 64, 128)
+SMALL_ALL = tuple(Evaluation(length) for length in SMALL_LENGTHS)
+LAST_32 = (Evaluation(128, stride=32),)
+
 POSITIONS: Budgets = {
+    "ci": Experiment(
+        {
+            scheme: RunSpec(
+                replace(small(ONE_BLOCK.model, context=128), positions=scheme), Text(LENGTH),
+                steps=400, batch=BATCH, learning_rate=RATE, evaluations=SMALL_ALL + LAST_32,
+            )
+            for scheme in SCHEMES
+        },
+        seeds=4,
+    ),
     "document": Experiment(
         {
             scheme: RunSpec(

@@ -62,6 +62,7 @@ class Check:
         unit: str = "",
         seeds: list[int] | None = None,
         device: str = "cpu",
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
         """Compare and record.
 
@@ -71,6 +72,7 @@ class Check:
             unit: of the measured value, where it has one ("MiB", "tokens").
             seeds: those of the runs behind the value, where there were several.
             device: where it was measured.
+            facts: what else belongs beside the value, such as which of many like comparisons it is.
 
         Raises:
             Refuted: the value lies outside what is allowed, or is NaN.
@@ -90,7 +92,7 @@ class Check:
             allowed=judgement.allowed,
             unit=unit,
             detail=judgement.detail,
-            facts=dict(judgement.facts),
+            facts={**plain(facts or {}), **judgement.facts},
             seeds=seeds or [],
             device=device,
         )
@@ -116,6 +118,7 @@ class Check:
             "expected": f"{record.document}{unit}",
             "allowed": f"{record.allowed} [{record.kind}]",
             "difference": record.detail,
+            "facts": "; ".join(f"{name}: {fact}" for name, fact in record.facts.items()),
             "run again": self._rerun,
         }
         return "\n".join(f"{key:>10}: {text}" for key, text in lines.items() if text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import subprocess
 
 import torch
 
@@ -38,3 +39,27 @@ def description() -> dict[str, str]:
         "threads": str(torch.get_num_threads()),
         "tf32": "on" if torch.backends.cuda.matmul.allow_tf32 else "off",
     }
+
+
+def card() -> dict[str, str]:
+    """The facts of the GPU and of what drives it, where there is a usable one."""
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {
+        "card": properties.name,
+        "capability": f"{properties.major}.{properties.minor}",
+        "memory": f"{properties.total_memory} bytes",
+        "driver": _driver(),
+        "cuda": torch.version.cuda or "none",
+        "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
+        "cublas_workspace": os.environ.get("CUBLAS_WORKSPACE_CONFIG", "default"),
+    }
+
+
+def _driver() -> str:
+    """The driver's version as its own tool says it; torch does not know it."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return (said.stdout.split() or ["unknown"])[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 # cuBLAS reads this once, at its first use; 8.125 MiB is what cards before Hopper take by default.
@@ -14,7 +15,7 @@ import hypothesis
 import pytest
 import torch
 
-from claims.harness import completeness, ledger, machine, report, tables
+from claims.harness import completeness, gpu_table, ledger, machine, report, tables
 from claims.harness.check import BrokenClaim, Check, Refuted
 from claims.harness.implementation import IMPLEMENTATION, Implementation
 from claims.harness.isolation import GlobalState
@@ -54,6 +55,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--claims-json", metavar="FILE", help="write every claim's verdict and record to FILE"
     )
+    group.addoption(
+        "--gpu-table",
+        metavar="FILE.csv",
+        help="with -m gpu: write what the GPU claims measured to a new FILE.csv, "
+        "and what it depends on to FILE.provenance.json",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -65,7 +72,12 @@ def pytest_configure(config: pytest.Config) -> None:
     torch.backends.cudnn.allow_tf32 = False
     _set_up_hypothesis()
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(report.Report(config, config.stash[LEDGER]), "claims-report")
+        results = report.Report(config, config.stash[LEDGER])
+        config.pluginmanager.register(results, "claims-report")
+        if target := config.getoption("gpu_table"):
+            source = config.stash[IMPLEMENTATION].source_digest()
+            table = gpu_table.GpuTable(Path(target), config, results, source)
+            config.pluginmanager.register(table, "claims-gpu-table")
 
 
 def _refuse_bad_options(config: pytest.Config) -> None:
@@ -74,7 +86,10 @@ def _refuse_bad_options(config: pytest.Config) -> None:
         config.stash[LEDGER] = ledger.load_ledger(ledger.LEDGER)
         config.stash[BASE_SEEDS] = parse_base_seeds(config.getoption("base_seed"))
         config.stash[IMPLEMENTATION] = Implementation(config.getoption("implementation"))
-        report.demand_writable(config.getoption("claims_json"))
+        if (target := config.getoption("claims_json")) is not None:
+            report.demand_writable("--claims-json", target)
+        if (target := config.getoption("gpu_table")) is not None:
+            gpu_table.demand_new(target, asked=_asks_for_gpu(config))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     _refuse_bad_budget(config)
@@ -83,10 +98,8 @@ def _refuse_bad_options(config: pytest.Config) -> None:
     if unknown:
         raise pytest.UsageError("\n".join(unknown))
     # -m gpu asks for the GPU; a green run of skips would say that it answered.
-    expression = config.getoption("markexpr", "")
-    wanted = re.sub(r"\bnot\s*(\([^)]*\)|\w+)", "", expression)
-    if re.search(r"\bgpu\b", wanted) and (fault := machine.gpu_fault()):
-        raise pytest.UsageError(f"-m '{expression}' needs a CUDA GPU: {fault}")
+    if _asks_for_gpu(config) and (fault := machine.gpu_fault()):
+        raise pytest.UsageError(f"-m '{config.option.markexpr}' needs a CUDA GPU: {fault}")
     # pytest-benchmark would switch itself off and leave a run that is green and timed nothing.
     asked = [o for o in ("enable", "only") if config.getoption(f"benchmark_{o}", False)]
     if asked and config.getoption("dist", "no") != "no":
@@ -94,6 +107,11 @@ def _refuse_bad_options(config: pytest.Config) -> None:
             f"--benchmark-{asked[0]} with xdist: workers that share the machine would time each "
             "other; run benchmarks without -n"
         )
+
+
+def _asks_for_gpu(config: pytest.Config) -> bool:
+    wanted = re.sub(r"\bnot\s*(\([^)]*\)|\w+)", "", config.getoption("markexpr", ""))
+    return re.search(r"\bgpu\b", wanted) is not None
 
 
 def _refuse_bad_budget(config: pytest.Config) -> None:

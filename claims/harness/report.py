@@ -18,6 +18,7 @@ import pytest
 from claims.harness import machine
 from claims.harness.check import Record
 from claims.harness.ledger import Entry, Ledger
+from claims.harness.tables import write_whole
 
 VERDICTS = ("exact", "holds", "refuted", "not run", "failed")
 CLAIMS = Path(__file__).resolve().parents[1]
@@ -98,7 +99,7 @@ class Report:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         target = self._config.getoption("claims_json")
         if target and self._outcomes:
-            _replace(Path(target), json.dumps(self._as_data(), indent=1) + "\n")
+            write_whole(Path(target), json.dumps(self._as_data(), indent=1) + "\n")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self._outcomes:
@@ -124,9 +125,9 @@ class Report:
                 red=True,
             )
         checks = sum(len(outcome.records) for outcome in self._outcomes.values())
-        run, wanted = self._gpu_claims()
+        run, wanted = self.gpu_claims()
         write(f"{checks} checks were recorded; gpu claims run: {run} of {wanted}.")
-        write(f"Run as: {_command(self._config)}")
+        write(f"Run as: {command(self._config)}")
 
     # ---- what the summary is made of -----------------------------------------------------------
 
@@ -155,10 +156,17 @@ class Report:
     def _gpu_deselected(self) -> bool:
         return "not gpu" in self._config.getoption("markexpr", "")
 
-    def _gpu_claims(self) -> tuple[int, int]:
+    def gpu_claims(self) -> tuple[int, int]:
+        """How many claims that need a GPU have run, and how many there are."""
         wanted = {entry.id for entry in self._ledger.entries.values() if "gpu" in entry.needs}
         run = {o.claim for o in self._outcomes.values() if o.verdict != "not run"} & wanted
         return len(run), len(wanted)
+
+    def gpu_outcomes(self) -> list[Outcome]:
+        """Those of claims that need a GPU, in the ledger's order."""
+        order = [entry.id for entry in self._ledger.entries.values() if "gpu" in entry.needs]
+        found = [outcome for outcome in self._outcomes.values() if outcome.claim in order]
+        return sorted(found, key=lambda outcome: (order.index(outcome.claim), outcome.test))
 
     def _section_table(self) -> list[str]:
         verdicts = self.verdicts()
@@ -218,7 +226,7 @@ class Report:
         config = self._config
         return {
             "made": datetime.now(UTC).isoformat(timespec="seconds"),
-            "command": _command(config),
+            "command": command(config),
             "implementation": config.getoption("implementation"),
             "base_seed": config.getoption("base_seed"),
             "machine": machine.description(),
@@ -240,16 +248,14 @@ class Report:
 CORPUS_LINE = pytest.StashKey[str]()
 
 
-def demand_writable(target: str | None) -> None:
-    """Raise ValueError when --claims-json could not be written, before anything runs."""
-    if target is None:
-        return
+def demand_writable(option: str, target: str) -> None:
+    """Raise ValueError when the file that an option names could not be written."""
     path = Path(target).absolute()
     if path.is_dir() or not path.parent.is_dir():
         fault = "it is a folder" if path.is_dir() else f"the folder {path.parent} does not exist"
-        raise ValueError(f"--claims-json {target}: {fault}; give a file in an existing folder")
+        raise ValueError(f"{option} {target}: {fault}; give a file in an existing folder")
     if not os.access(path.parent, os.W_OK):
-        raise ValueError(f"--claims-json {target}: the folder {path.parent} is not writable")
+        raise ValueError(f"{option} {target}: the folder {path.parent} is not writable")
 
 
 def _asks_for_everything(config: pytest.Config) -> bool:
@@ -286,13 +292,7 @@ def _wrap(text: str) -> list[str]:
     )
 
 
-def _command(config: pytest.Config) -> str:
+def command(config: pytest.Config) -> str:
     return " ".join(
         ["pytest", *(f"'{a}'" if " " in a else a for a in config.invocation_params.args)]
     )
-
-
-def _replace(path: Path, text: str) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)

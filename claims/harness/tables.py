@@ -90,11 +90,11 @@ class Table:
             "threads": torch.get_num_threads(),
             "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
             "seeds": seeds,
-            "commit": _commit(),
+            "commit": commit(),
             "date": datetime.now(UTC).date().isoformat(),
             "command": f"pytest {_test_id(self._request)} --regen-all",
         }
-        _replace(provenance_path(self.path), json.dumps(facts, indent=2) + "\n")
+        write_whole(provenance_path(self.path), json.dumps(facts, indent=2) + "\n")
 
 
 def provenance_path(table: Path) -> Path:
@@ -133,7 +133,7 @@ def _write(frame: pd.DataFrame, decimals: Mapping[str, int], path: Path) -> None
     shown = frame.copy()
     for name, places in decimals.items():
         shown[name] = [f"{value:.{places}f}" for value in frame[name]]
-    _replace(path, shown.to_csv(index=False, lineterminator="\n"))
+    write_whole(path, shown.to_csv(index=False, lineterminator="\n"))
 
 
 def _compare(obtained_file: Path, stored_file: Path, decimals: Mapping[str, int]) -> None:
@@ -166,7 +166,7 @@ def _compare(obtained_file: Path, stored_file: Path, decimals: Mapping[str, int]
         raise Refuted(f"{_shown(stored_file)} differs:\n" + "\n".join(f"  {f}" for f in faults))
 
 
-def _replace(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """Write whole or not at all."""
     part = path.with_name(path.name + ".part")
     part.write_text(text, encoding="utf-8")
@@ -182,7 +182,7 @@ def _test_id(request: pytest.FixtureRequest) -> str:
     return str(request.node.nodeid)
 
 
-def _commit() -> str:
+def commit() -> str:
     """The commit that a table was made at, marked when the tree held more than it."""
     command = ["git", "-C", str(FIXTURES.parent), "describe", "--always", "--dirty", "--abbrev=12"]
     try:

@@ -69,43 +69,61 @@ def worst_error(value: Tensor, reference: Tensor) -> Tensor:
     return (value.double() - reference.double()).abs().flatten(1).amax(1)
 
 
-def share_of_allowed_error(
-    attend: Attention,
-    draws: Sequence[Tensor],
-    dtype: torch.dtype = torch.float32,
-    device: torch.device = CPU,
-) -> dict[str, Tensor]:
-    """How much of twice the plain computation's error, plus one ulp, a causal `attend` uses up.
+class PlainRule:
+    """Twice the plain computation's error, plus one ulp, as what a causal computation may err.
 
-    The errors are the worst of each sequence against float64 on the CPU; `attend` and the plain
-    computation run on `device`, in the precision of `dtype`. The ulp is that of the sequence's
-    largest value.
-
-    Args:
-        attend: maps q, k, v to the output.
-        draws: q (B, ..., n, d), k and v of the same shape, and the gradient of the output.
-
-    Returns:
-        (B,) for each of "output", "dq", "dk" and "dv".
+    The errors are the worst of each sequence against float64 on the CPU; the plain computation and
+    the one that is judged run on `device`, in the precision of `dtype`. The ulp is that of the
+    sequence's largest value.
     """
-    inputs = [x.to(dtype) for x in draws]
-    n = inputs[0].shape[-2]
-    triangle = torch.ones(n, n, dtype=torch.bool).tril()
 
-    def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return plain_attention(q, k, v, triangle.to(q.device))
+    def __init__(
+        self,
+        draws: Sequence[Tensor],
+        dtype: torch.dtype = torch.float32,
+        device: torch.device = CPU,
+    ) -> None:
+        """Of q (B, ..., n, d), k and v of the same shape, and the gradient of the output."""
+        inputs = [x.to(dtype) for x in draws]
+        n = inputs[0].shape[-2]
+        triangle = torch.ones(n, n, dtype=torch.bool).tril()
 
-    reference = forward_and_gradients(plain, *(x.double() for x in inputs))
-    simplest = forward_and_gradients(plain, *(x.to(device) for x in inputs))
-    measured = forward_and_gradients(attend, *(x.to(device) for x in inputs))
+        def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return plain_attention(q, k, v, triangle.to(q.device))
 
-    def share(part: str) -> Tensor:
-        exact = reference[part]
-        one_ulp = torch.finfo(dtype).eps * exact.abs().flatten(1).amax(1)
-        allowed = 2 * worst_error(simplest[part].cpu(), exact) + one_ulp
-        return worst_error(measured[part].cpu(), exact) / allowed
+        self._inputs = [x.to(device) for x in inputs]
+        self._reference = forward_and_gradients(plain, *(x.double() for x in inputs))
+        self._one_ulp = {
+            part: torch.finfo(dtype).eps * exact.abs().flatten(1).amax(1)
+            for part, exact in self._reference.items()
+        }
+        self._plain_error = self._errors(plain)
 
-    return {part: share(part) for part in reference}
+    def share(self, attend: Attention) -> dict[str, Tensor]:
+        """How much of what is allowed `attend`, a map of q, k and v to the output, uses up.
+
+        Returns:
+            (B,) for each of "output", "dq", "dk" and "dv".
+        """
+        return {
+            part: error / (2 * self._plain_error[part] + self._one_ulp[part])
+            for part, error in self._errors(attend).items()
+        }
+
+    def plain_ulps(self) -> dict[str, Tensor]:
+        """The plain computation's own error in ulps: (B,) for each part."""
+        return {part: error / self._one_ulp[part] for part, error in self._plain_error.items()}
+
+    def _errors(self, attend: Attention) -> dict[str, Tensor]:
+        made = forward_and_gradients(attend, *self._inputs)
+        return {part: worst_error(made[part].cpu(), self._reference[part]) for part in made}
+
+
+def share_of_allowed_error(
+    attend: Attention, draws: Sequence[Tensor], dtype: torch.dtype = torch.float32
+) -> dict[str, Tensor]:
+    """The share that `attend` uses up of what `PlainRule` allows on the CPU."""
+    return PlainRule(draws, dtype).share(attend)
 
 
 def largest_tensor(run: Callable[[], object]) -> int:

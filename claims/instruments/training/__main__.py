@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="what the store holds, oldest first")
-    prune = commands.add_parser("prune", help="remove entries; a run that is going on is left alone")
+    prune = commands.add_parser("prune", help="remove entries; a run in progress is left alone")
     which = prune.add_mutually_exclusive_group(required=True)
     which.add_argument("--all", action="store_true", help="every entry")
     which.add_argument("--unfinished", action="store_true", help="checkpoints and damaged entries")

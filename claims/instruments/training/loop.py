@@ -176,7 +176,6 @@ class _Progress:
         loss = self._sum / self._count if self._count else None
         self._sum, self._count = 0.0, 0
         scores: tuple[HeadScores, ...] = ()
-        if "scores" in self._spec.record:
-            assert self._probe is not None
+        if "scores" in self._spec.record and self._probe is not None:
             scores = head_scores(self._model, self._spec, self._probe)
         self.snapshots.append(Snapshot(step, loss, scores))

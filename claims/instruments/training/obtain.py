@@ -48,9 +48,8 @@ def run(
                 save=partial(store.keep_checkpoint, spec), save_every=save_every, report=report,
             )
             store.keep(spec, result, weights)
-        if not spec.evaluations:
+        if ids is None or not spec.evaluations:
             return result
-        assert ids is not None  # the specification refuses evaluations without a text
         scores = store.scores(spec)
         missing = [e for e in spec.evaluations if e not in scores]
         if missing:

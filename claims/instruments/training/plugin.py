@@ -146,8 +146,7 @@ def _gather(config: pytest.Config, gathered: Gathered, device: str, specs: list[
 
 
 def _specs(config: pytest.Config, item: pytest.Item, declared: RunsOn) -> list[RunSpec]:
-    budget = budget_of(item)
-    assert budget is not None
+    budget = budget_of(item) or ""
     experiment = declared.budgets[budget]
     corpus = _corpus_digest(config)
     return [
@@ -172,10 +171,8 @@ def _fault(config: pytest.Config, item: pytest.Item) -> str:
     if _device(config, item) == "cuda" and (fault := machine.gpu_fault()):
         return f"needs a CUDA GPU: {fault}"
     declared = runs_on(item)
-    budget = budget_of(item)
-    assert declared is not None
-    assert budget is not None
-    on_text = any(isinstance(run.data, Text) for run in declared.budgets[budget].runs.values())
+    runs = {} if declared is None else declared.budgets[budget_of(item) or ""].runs
+    on_text = any(isinstance(run.data, Text) for run in runs.values())
     if on_text and isinstance(found := tokens_of(config), str):
         return found
     return ""
@@ -185,8 +182,7 @@ def _ids(config: pytest.Config, specs: Sequence[RunSpec]) -> Tensor | None:
     if not any(isinstance(spec.data, Text) for spec in specs):
         return None
     found = tokens_of(config)
-    assert not isinstance(found, str)  # such claims were left out above
-    return found[1]
+    return None if isinstance(found, str) else found[1]
 
 
 def _corpus_digest(config: pytest.Config) -> str:

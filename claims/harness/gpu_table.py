@@ -1,0 +1,111 @@
+"""`--gpu-table FILE.csv`: what the GPU claims measured, as a table to carry back and commit.
+
+A card is often at hand for minutes, on a machine that is gone afterwards. One row per comparison,
+and beside the table the facts that it depends on, as beside a stored table.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from claims.harness import machine
+from claims.harness.report import Outcome, Report, command, demand_writable
+from claims.harness.tables import commit, provenance_path, write_whole
+
+COLUMNS = ("claim", "verdict", "ok", "measured", "document", "allowed", "unit", "facts", "seconds")
+
+
+def demand_new(target: str, *, asked: bool) -> None:
+    """Refuse, before anything runs, what could not be written or would be overwritten.
+
+    Args:
+        asked: whether -m asks for the GPU claims.
+
+    Raises:
+        ValueError: with what is allowed.
+    """
+    table = Path(target)
+    if table.suffix != ".csv":
+        raise ValueError(f"--gpu-table {target}: give a file that ends in .csv")
+    demand_writable("--gpu-table", target)
+    for path in (table, provenance_path(table)):
+        if path.exists():
+            raise ValueError(
+                f"--gpu-table {target}: {path} exists, and no run replaces what another measured; "
+                "give a new file, or remove the old one"
+            )
+    if not asked:
+        raise ValueError(f"--gpu-table {target}: it holds what a GPU measured; add -m gpu")
+
+
+class GpuTable:
+    """Writes the table when the session ends; lives where the report does."""
+
+    def __init__(self, path: Path, config: pytest.Config, results: Report, source: str) -> None:
+        """`source` is the digest of the implementation, for where no commit is known."""
+        self._path = path.absolute()
+        self._results = results
+        # Read now: a card that a claim has broken answers nothing afterwards.
+        self._facts = {
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            **machine.card(),
+            "implementation": config.getoption("implementation"),
+            "source_sha256": source,
+            "base_seed": config.getoption("base_seed"),
+            "commit": commit(),
+            "date": datetime.now(UTC).date().isoformat(),
+            "command": command(config),
+        }
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        outcomes = self._results.gpu_outcomes()
+        if not outcomes:
+            return
+        run, wanted = self._results.gpu_claims()
+        facts = self._facts | {
+            "gpu_claims_run": f"{run} of {wanted}",
+            "seconds": round(sum(outcome.seconds for outcome in outcomes), 1),
+        }
+        # The facts first: a table without them would be worth nothing.
+        write_whole(provenance_path(self._path), json.dumps(facts, indent=2) + "\n")
+        write_whole(self._path, as_csv(outcomes))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._results.gpu_outcomes():
+            names = f"{self._path} and {provenance_path(self._path).name}"
+            terminalreporter.write_line(f"GPU table: {names} are written; commit both.")
+        else:
+            terminalreporter.write_line("GPU table: not written, no GPU claim was selected.")
+
+
+def as_csv(outcomes: list[Outcome]) -> str:
+    """A row for each comparison; a claim that was not run, or broke before one, has a row too."""
+    text = io.StringIO()
+    table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    table.writeheader()
+    for outcome in outcomes:
+        nothing = {"facts": {"reason": outcome.reason} if outcome.reason else {}}
+        for record in outcome.records or [nothing]:
+            whole = {"claim": outcome.claim, "verdict": outcome.verdict}
+            values = {name: record[name] for name in COLUMNS if name in record}
+            row = whole | values | {"seconds": f"{outcome.seconds:.1f}"}
+            table.writerow({name: _cell(value) for name, value in row.items()})
+    return text.getvalue()
+
+
+def _cell(value: Any) -> str:
+    """Text as it is, anything else as JSON; empty where there is nothing to say."""
+    if value is None or value == {}:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value)
