@@ -590,7 +590,7 @@ def test_for_a_crossed_adjective_block_2_fetches_the_other_noun(
         return float(rows(model, language, crossed, 1)[..., SECOND].mean())
 
     weights = _each(runs, "two blocks", fetched)
-    check(weights, trained(0.5, 1.0, "most of a row"), seeds=runs.seeds)
+    check(weights, trained(0.5, 1.05, "most of a row"), seeds=runs.seeds)
 
 
 # ---- trained: what the answers hang on ----------------------------------------------------------

@@ -69,7 +69,7 @@ def test_losses_tell_what_is_new_from_what_repeats() -> None:
 
     found = losses(four_back, data)
     assert found.repeated < 1e-6
-    # Of the four that nothing foretells, this model, which knows the period, has the last one right.
+    # Four are new, but this model knows the period, and so where the row starts again.
     assert found.new == pytest.approx(math.log(50) * 3 / 4, rel=1e-5)
 
 

@@ -14,12 +14,11 @@ from claims.experiments import Budgets, Experiment
 from claims.experiments.winograd import IN_POOL, ONE, TWO, small
 from claims.instruments.training.spec import RunSpec
 
-STEPS = (250, 500, 1000)
+STEPS = {"one block": (250, 500, 1000), "two blocks": (250, 500)}
 CHANGES: dict[str, dict[str, Any]] = {
     "width 32": {"d_model": 32},
     "width 128": {"d_model": 128},
     "1 head": {"n_heads": 1},
-    "8 heads": {"n_heads": 8},
     "no network": {"feed_forward": False},
     "rotary": {"positions": "rotary"},
     "no positions": {"positions": "none"},
@@ -31,7 +30,7 @@ WINOGRAD_STEPS: Budgets = {
         {
             f"{name}, {steps}": small(model, IN_POOL, steps)
             for name, (model, _) in BLOCKS.items()
-            for steps in STEPS
+            for steps in STEPS[name]
         },
         seeds=10,
     ),

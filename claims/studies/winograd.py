@@ -30,6 +30,7 @@ from claims.experiments.induction import FORMING
 from claims.experiments.winograd import WINOGRAD
 from claims.experiments.winograd_map import WINOGRAD_STEPS, WINOGRAD_VARIANTS
 from claims.harness.implementation import Implementation
+from claims.harness.ledger import LEDGER, load_ledger
 from claims.harness.tables import provenance, write_whole
 from claims.instruments.induction import (
     induction_scores,
@@ -208,14 +209,14 @@ TABLES: Mapping[str, Callable[[Models], Iterable[Row]]] = {
 
 def _write_maps(folder: Path, models: Models) -> None:
     words = PRINTED[0].words[: SCORED + 1]
-    panels, arrays = {}, {}
-    for settings in TWO_BLOCKS:
-        arrays[settings] = np.stack(
-            [_of_printed(model, spec) for name, _, model, spec in _two_blocks(models)
-             if name == settings]
-        )
+    printed = load_ledger(LEDGER)["map-rows-sum-to-one"].expected["rows"]
+    panels = {
+        "the document": {name.removeprefix("blk "): printed[name] for name in sorted(printed)}
+    }
+    arrays: dict[str, list[np.ndarray[Any, Any]]] = {settings: [] for settings in TWO_BLOCKS}
     for settings, seed, model, spec in _two_blocks(models):
         language = held_out(spec)[0]
+        arrays[settings].append(_of_printed(model, spec))
         panels[f"{settings}, seed {seed}"] = {
             f"{block + 1} {sentence.adjective}": mean_row(model, language, sentence, block).tolist()
             for block in (0, 1)
@@ -223,7 +224,9 @@ def _write_maps(folder: Path, models: Models) -> None:
         }
     words[ADJECTIVE] = "(adjective)"
     (folder / "maps.svg").write_text(heat_maps(panels, words, columns=4))
-    np.savez_compressed(folder / "maps.npz", full=arrays["full"], small=arrays["small"])
+    np.savez_compressed(
+        folder / "maps.npz", full=np.stack(arrays["full"]), small=np.stack(arrays["small"])
+    )
 
 
 def _of_printed(model: Any, spec: RunSpec) -> np.ndarray[Any, Any]:
