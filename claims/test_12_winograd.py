@@ -23,6 +23,7 @@ from torch import Tensor
 
 from claims.experiments.induction import FORMING, INDUCTION
 from claims.experiments.winograd import TEN_SEEDS, WINOGRAD
+from claims.experiments.winograd_map import WINOGRAD_STEPS, WINOGRAD_VARIANTS
 from claims.harness import (
     Check,
     Draws,
@@ -489,6 +490,34 @@ def test_two_blocks_are_right_in_100_percent(
     check(right, _near(document["value"]), seeds=runs.seeds)
 
 
+@claim("one-block-solves-it-too")
+@trains(TEN_SEEDS, "one block")
+def test_one_block_can_solve_the_pool_language(runs: Runs, check: Check) -> None:
+    """One block, which has nothing to compose with, can name every right noun: 100.0 %.
+
+    The best of ten seeds.
+    """
+    best = max(s.right for s in _answers(runs, "one block"))
+    check(best, digits(1.0, 3))
+
+
+@claim("two-blocks-are-sooner")
+@trains(WINOGRAD_STEPS, "one block, 500", "two blocks, 500")
+def test_two_blocks_are_there_sooner_than_one(runs: Runs, check: Check) -> None:
+    """After the same number of steps two blocks are ahead of one: the difference, seed by seed."""
+    one, two = (_answers(runs, f"{blocks}, 500") for blocks in ("one block", "two blocks"))
+    ahead = [b.right - a.right for a, b in zip(one, two, strict=True)]
+    check(ahead, trained(0.0, 0.6, "ahead, by at most a coin's half"), seeds=runs.seeds)
+
+
+@claim("two-blocks-of-attention-are-enough")
+@trains(WINOGRAD_VARIANTS, "two blocks, no network")
+def test_two_blocks_of_attention_alone_solve_it(runs: Runs, check: Check) -> None:
+    """Two blocks without their feed-forward networks name the right noun in 100 %."""
+    right = [s.right for s in _answers(runs, "two blocks, no network")]
+    check(right, _near(1.0), seeds=runs.seeds)
+
+
 # ---- trained: the maps --------------------------------------------------------------------------
 
 
@@ -646,9 +675,9 @@ def test_one_of_the_two_blocks_reads_the_adjective(runs: Runs, check: Check) -> 
 @claim("which-block-reads-it-is-chance")
 @trains(TEN_SEEDS, "two blocks")
 def test_either_block_may_be_the_one_that_reads(runs: Runs, check: Check) -> None:
-    """In some seeds block 1 reads the adjective, in others block 2."""
+    """In some seeds block 1 alone reads the adjective, in others block 2 alone does."""
     readers = {c.adjective_read_by for c in _circuits(runs)}
-    check(sorted(readers), exact(["block 1", "block 2"]))
+    check({"block 1", "block 2"} <= readers, exact(True))
 
 
 @claim("exchanged-attention-turns-the-answer")
