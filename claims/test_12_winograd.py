@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from claims.experiments.induction import FORMING, INDUCTION
-from claims.experiments.winograd import TEN_SEEDS, WINOGRAD
+from claims.experiments.winograd import ORDER_BLIND, TEN_SEEDS, WINOGRAD
 from claims.experiments.winograd_map import WINOGRAD_STEPS, WINOGRAD_VARIANTS
 from claims.harness import (
     Check,
@@ -404,7 +404,7 @@ def test_one_block_is_left_at_chance(check: Check, document: Expected) -> None:
 
 
 @claim("cheat-uniform-100")
-@trains(WINOGRAD, "average, category")
+@trains(ORDER_BLIND, "average, category")
 def test_the_average_solves_the_category_version(
     runs: Runs, check: Check, document: Expected
 ) -> None:
@@ -417,7 +417,7 @@ def test_the_average_solves_the_category_version(
 
 
 @claim("cheat-one-block-91.7")
-@trains(WINOGRAD, "one block, category")
+@trains(ORDER_BLIND, "one block, category")
 def test_one_block_on_the_category_version(runs: Runs, check: Check, document: Expected) -> None:
     """On the category version one transformer block names the right noun, 91.7 %."""
     right = [s.right for s in _answers(runs, "one block, category")]
@@ -425,7 +425,7 @@ def test_one_block_on_the_category_version(runs: Runs, check: Check, document: E
 
 
 @claim("bag-beats-transformer")
-@trains(WINOGRAD, "average, category", "one block, category")
+@trains(ORDER_BLIND, "average, category", "one block, category")
 def test_the_bag_of_words_beats_the_transformer(runs: Runs, check: Check) -> None:
     """On the category version the bag of words beats the transformer.
 
@@ -441,7 +441,7 @@ def test_the_bag_of_words_beats_the_transformer(runs: Runs, check: Check) -> Non
 
 
 @claim("pool-uniform-27.9")
-@trains(WINOGRAD, "average")
+@trains(ORDER_BLIND, "average")
 def test_the_average_is_right_in_27_9_percent(
     runs: Runs, check: Check, document: Expected
 ) -> None:
@@ -451,7 +451,7 @@ def test_the_average_is_right_in_27_9_percent(
 
 
 @claim("pool-uniform-wrong-half")
-@trains(WINOGRAD, "average")
+@trains(ORDER_BLIND, "average")
 def test_the_average_names_the_wrong_noun_half_of_the_time(
     runs: Runs, check: Check, document: Expected
 ) -> None:
@@ -462,7 +462,7 @@ def test_the_average_names_the_wrong_noun_half_of_the_time(
 
 
 @claim("average-wrong-more-often-than-right")
-@trains(WINOGRAD, "average")
+@trains(ORDER_BLIND, "average")
 def test_the_average_is_wrong_more_often_than_right(runs: Runs, check: Check) -> None:
     """The uniform average names the wrong noun more often than the right one.
 
