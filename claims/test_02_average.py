@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as numpy_strategies
 from torch import Tensor
 
+from claims.experiments import PRINTED
+from claims.experiments.ladder import LADDER_RUNS
 from claims.harness import (
     Check,
     Draws,
@@ -28,6 +30,8 @@ from claims.harness import (
     digits,
     exact,
     recipe,
+    trained,
+    trains,
     ulps,
     within,
 )
@@ -35,7 +39,15 @@ from claims.harness.implementation import Implementation
 from claims.harness.strategies import lengths, permutations, tensors
 from claims.instruments import average_lm
 from claims.instruments.corpus import Corpus
+from claims.instruments.paired import differences, ratios
 from claims.instruments.tokens import split
+from claims.instruments.training.results import Runs
+from claims.settings import (
+    AVERAGE_ADDED,
+    AVERAGE_REPLACING,
+    AVERAGE_WITH_POSITIONS,
+    NO_CONTEXT,
+)
 
 DOUBLE = torch.float64
 # One model for the three rows of the chapter's first table that average: no network, no LayerNorm.
@@ -482,3 +494,93 @@ def test_equal_weights_carry_no_information(
     one, other = model(ids)[:, -1].detach()
     apart = float((one - other).abs().max())
     check(apart, exact(0.0, because="no information about the context lets no logit depend on it"))
+
+
+# ---- trained ------------------------------------------------------------------------------------
+
+
+@claim("baseline-perplexity")
+@trains(LADDER_RUNS, NO_CONTEXT.label)
+def test_the_baseline_without_context_has_perplexity_59_71(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """What sees only the current token has a held-out perplexity of 59.71."""
+    measured = runs.perplexities(NO_CONTEXT.label)
+    check(measured, trained.inside(document["band"][budget], PRINTED), seeds=runs.seeds)
+
+
+@claim("average-replacing-perplexity")
+@trains(LADDER_RUNS, AVERAGE_REPLACING.label)
+def test_the_average_in_place_of_the_token_has_perplexity_248(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """The uniform average used instead of the token has a perplexity of about 248."""
+    measured = runs.perplexities(AVERAGE_REPLACING.label)
+    check(measured, trained.inside(document["band"][budget], PRINTED), seeds=runs.seeds)
+
+
+@claim("average-four-times-worse")
+@trains(LADDER_RUNS, NO_CONTEXT.label, AVERAGE_REPLACING.label)
+def test_averaging_makes_the_model_four_times_worse(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """Averaging the context makes the model four times worse than ignoring it.
+
+    The factor grows with training: few steps show that it is much worse, all of them how much.
+    """
+    none, average = (runs.perplexities(r.label) for r in (NO_CONTEXT, AVERAGE_REPLACING))
+    band = trained.inside(document["band"][budget], "far from 1; in the end, four")
+    check(ratios(average, none), band, seeds=runs.seeds)
+
+
+@claim("average-plus-positions-2.14")
+@trains(LADDER_RUNS, AVERAGE_REPLACING.label, AVERAGE_WITH_POSITIONS.label, AVERAGE_ADDED.label)
+def test_positions_before_the_average_buy_almost_nothing(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """Learned positions before the averaging bought 2.14 points of 188.
+
+    As the share of what adding, not replacing, buys: 2.14 / 188 is 1.1 %.
+    """
+    plain, placed, added = (
+        runs.perplexities(r.label)
+        for r in (AVERAGE_REPLACING, AVERAGE_WITH_POSITIONS, AVERAGE_ADDED)
+    )
+    share = ratios(differences(plain, placed), differences(plain, added))
+    band = trained.inside(document["band"][budget], "less than a twentieth, either way")
+    check(share, band, seeds=runs.seeds)
+
+
+@claim("row3-proves-positions-do-not-fix")
+@trains(LADDER_RUNS, NO_CONTEXT.label, AVERAGE_WITH_POSITIONS.label)
+def test_positions_do_not_repair_the_average(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """Adding positions to the inputs does not repair the average: it stays as much worse."""
+    none, placed = (runs.perplexities(r.label) for r in (NO_CONTEXT, AVERAGE_WITH_POSITIONS))
+    band = trained.inside(document["band"][budget], "as without positions")
+    check(ratios(placed, none), band, seeds=runs.seeds)
+
+
+@claim("average-residual-perplexity")
+@trains(LADDER_RUNS, AVERAGE_ADDED.label)
+def test_the_average_added_to_the_token_has_perplexity_60_45(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """Keeping the token and adding the average gives a perplexity of 60.45."""
+    measured = runs.perplexities(AVERAGE_ADDED.label)
+    check(measured, trained.inside(document["band"][budget], PRINTED), seeds=runs.seeds)
+
+
+@claim("uniform-average-contributes-nothing")
+@trains(LADDER_RUNS, NO_CONTEXT.label, AVERAGE_ADDED.label)
+def test_the_uniform_average_contributes_nothing(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """With the dilution repaired, the uniform average contributes nothing: 60.45 against 59.71.
+
+    As a share of the perplexity without it.
+    """
+    none, added = (runs.perplexities(r.label) for r in (NO_CONTEXT, AVERAGE_ADDED))
+    band = trained.inside(document["band"][budget], "no gain of 2 %, no loss of 10 %")
+    check(ratios(differences(added, none), none), band, seeds=runs.seeds)

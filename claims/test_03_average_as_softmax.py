@@ -14,10 +14,24 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as numpy_strategies
 from torch import Tensor
 
-from claims.harness import Check, Draws, Expected, claim, digits, exact, recipe, ulps, within
+from claims.experiments.leak import LEAK_RUNS
+from claims.harness import (
+    Check,
+    Draws,
+    Expected,
+    claim,
+    digits,
+    exact,
+    recipe,
+    trained,
+    trains,
+    ulps,
+    within,
+)
 from claims.harness.implementation import Implementation
 from claims.harness.strategies import lengths, tensors
 from claims.instruments.invariance import influence
+from claims.instruments.training.results import Runs
 
 DOUBLE = torch.float64
 MINUS_INF = float("-inf")
@@ -384,3 +398,22 @@ def test_softmax_turns_any_numbers_into_valid_weights(
         check(sums, ulps(torch.ones(2, 3), 2 * scores.shape[1], because))
 
     every_score()
+
+
+# ---- trained ------------------------------------------------------------------------------------
+
+
+@claim("without-mask-answer-leaks")
+@trains(LEAK_RUNS, "with the mask", "without the mask")
+def test_without_the_mask_the_answer_leaks(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """Could position t see t + 1, the answer would be inside the input.
+
+    The same block trained without its mask: the held-out perplexity falls towards 1, with the mask
+    it does not.
+    """
+    without, masked = (runs.perplexities(f"{word} the mask") for word in ("without", "with"))
+    leak = trained.inside(document["without"][budget], "near 1, which is certainty")
+    check(without, leak, seeds=runs.seeds)
+    check(masked, trained.inside(document["with"][budget], "far from 1"), seeds=runs.seeds)

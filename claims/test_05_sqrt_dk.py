@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from claims.experiments.division import DIVISION_RUNS
 from claims.harness import (
     Check,
     Draws,
@@ -36,6 +37,8 @@ from claims.harness import (
     proportion,
     recipe,
     rounding,
+    trained,
+    trains,
     ulps,
     uniform,
     variance,
@@ -43,6 +46,7 @@ from claims.harness import (
 )
 from claims.harness.implementation import Implementation
 from claims.harness.strategies import tensors
+from claims.instruments.paired import differences, ratios
 from claims.instruments.scores import (
     attention_input,
     causal_std,
@@ -59,6 +63,8 @@ from claims.instruments.scores import (
     variance_within_rows,
     weights_of,
 )
+from claims.instruments.training.results import Runs
+from claims.instruments.training.spec import RunResult
 
 ROWS, KEYS = 2048, 64
 W_Q = "blocks.0.mixer.q.weight"
@@ -959,3 +965,129 @@ def test_attention_is_accurate_at_scores_of_60(
     measured = implementation.attention(q, k, v, scale=scale, fused=fused)
     because = "the steps may be rounded in another order"
     check(measured, rounding(reference, simplest, 2, because))
+
+
+# ---- trained ------------------------------------------------------------------------------------
+
+
+@claim("division-32-nothing")
+@trains(DIVISION_RUNS, "32 of four heads, divided", "32 of four heads, undivided")
+def test_at_32_the_division_is_worth_nothing(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """At d_k = 32 the division is worth nothing, and the undivided run is very slightly ahead."""
+    gained = _worth_of_dividing(runs, "32 of four heads")
+    band = trained.inside(document["band"][budget], "nothing: points, 2 % of 38")
+    check(gained, band, seeds=runs.seeds)
+
+
+@claim("division-256-18-points")
+@trains(DIVISION_RUNS, "256, divided", "256, undivided")
+def test_at_256_the_division_is_worth_18_points(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """At d_k = 256 the division is worth 18 points of perplexity."""
+    band = trained.inside(document["band"][budget], "clearly something; the print +- a half")
+    check(_worth_of_dividing(runs, "256"), band, seeds=runs.seeds)
+
+
+@claim("division-1024-17-points")
+@trains(DIVISION_RUNS, "1024, divided", "1024, undivided")
+def test_at_1024_the_division_is_worth_17_points(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """At d_k = 1024 the division is worth 17 points of perplexity."""
+    band = trained.inside(document["band"][budget], "clearly something; the print +- a half")
+    check(_worth_of_dividing(runs, "1024"), band, seeds=runs.seeds)
+
+
+@claim("large-starts-between-32-and-256")
+@trains(
+    DIVISION_RUNS, "32 of four heads, divided", "32 of four heads, undivided",
+    "256, divided", "256, undivided",
+)
+def test_large_starts_between_32_and_256(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """Large starts between 32 and 256: nothing at 32, everything by 256."""
+    nothing = trained.inside(document["at_32"][budget], "nothing: points, 2 % of 38")
+    check(_worth_of_dividing(runs, "32 of four heads"), nothing, seeds=runs.seeds)
+    everything = trained.inside(document["at_256"][budget], "of the order of the 17 points at 1024")
+    check(_worth_of_dividing(runs, "256"), everything, seeds=runs.seeds)
+
+
+@claim("undivided-final-score-std-5147")
+@trains(DIVISION_RUNS, "1024, undivided")
+def test_the_undivided_scores_end_at_a_std_of_5147(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """The undivided head's scores go from a standard deviation of 21 to 5147.
+
+    At d_k = 1024, on held-out windows; the natural logarithm, since what grows without a bound
+    spreads by factors. A smaller budget gets less far.
+    """
+    ends = [result.snapshots[-1].scores[0].std for result in runs.results("1024, undivided")]
+    low, high = (math.log(side) for side in document["band"][budget])
+    logs = [math.log(end) for end in ends]
+    check(logs, trained(low, high, "within a factor of two"), seeds=runs.seeds)
+
+
+@claim("undivided-entropy-zero")
+@trains(DIVISION_RUNS, "1024, undivided")
+def test_the_undivided_entropy_falls_to_zero(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """Its attention entropy falls to zero: to the two decimals in which the chapter prints."""
+    ends = [result.snapshots[-1].scores[0].entropy for result in runs.results("1024, undivided")]
+    check(ends, trained.inside(document["band"][budget], "prints as 0.00 nats"), seeds=runs.seeds)
+
+
+@claim("undivided-999-rows-hard")
+@trains(DIVISION_RUNS, "1024, undivided")
+def test_999_rows_in_1000_of_the_undivided_head_are_hard(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """99.9 % of its rows put more than 0.99 of their weight on a single token."""
+    ends = [result.snapshots[-1].scores[0].hard for result in runs.results("1024, undivided")]
+    check(ends, trained.inside(document["band"][budget], "nearly all of them"), seeds=runs.seeds)
+
+
+@claim("divided-final-score-std-3.44")
+@trains(DIVISION_RUNS, "1024, divided")
+def test_the_divided_scores_end_at_a_std_of_3_44(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """The divided head sits at a score std of 3.44 after the same training: still a soft blend."""
+    ends = [result.snapshots[-1].scores[0].std for result in runs.results("1024, divided")]
+    check(ends, trained.inside(document["band"][budget], "a soft blend"), seeds=runs.seeds)
+
+
+@claim("hard-head-gradient-near-zero")
+@trains(DIVISION_RUNS, "1024, divided", "1024, undivided")
+def test_the_gradient_of_a_hard_head_is_nearly_zero(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """Once a head is a hard selector its gradient is nearly zero.
+
+    The gradient that reaches W_q, as a share of the divided head's, at the last snapshot that has
+    gradients.
+    """
+    undivided, divided = (
+        [_query_gradient(result) for result in runs.results(f"1024, {which}")]
+        for which in ("undivided", "divided")
+    )
+    band = trained.inside(document["band"][budget], "at most a tenth of the divided one's")
+    check(ratios(undivided, divided), band, seeds=runs.seeds)
+
+
+def _worth_of_dividing(runs: Runs, width: str) -> list[float]:
+    """By how many points the undivided perplexity is higher, by seed."""
+    undivided, divided = (
+        runs.perplexities(f"{width}, {which}") for which in ("undivided", "divided")
+    )
+    return differences(undivided, divided)
+
+
+def _query_gradient(result: RunResult) -> float:
+    recorded = [s.gradients for s in result.snapshots if s.gradients is not None]
+    return recorded[-1]["blocks.0.mixer.q.weight"]

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,11 +19,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from claims.harness import Check, Draws, Expected, claim, digits, exact, rounding, ulps, within
+from claims.experiments import PRINTED
+from claims.experiments.ladder import LADDER_RUNS
+from claims.harness import (
+    Check,
+    Draws,
+    Expected,
+    claim,
+    digits,
+    exact,
+    rounding,
+    trained,
+    trains,
+    ulps,
+    within,
+)
 from claims.harness.implementation import Implementation
 from claims.harness.strategies import lengths, tensors
 from claims.instruments.invariance import before_and_after_permutation, influence
+from claims.instruments.paired import differences
+from claims.instruments.training.results import Runs
 from claims.settings import (
+    AVERAGE_ADDED,
     AVERAGE_REPLACING,
     AVERAGE_WITH_POSITIONS,
     FOUR_HEADS,
@@ -455,3 +473,88 @@ def test_networks_hold_less_than_half_of_small_models(
     of_blocks = {name: float(100 * networks_share(m, m.blocks)) for name, m in models.items()}
     check(of_models, digits(document["percent_of_model"], 1))
     check(of_blocks, digits(document["percent_of_blocks"], 1))
+
+
+# ---- trained ------------------------------------------------------------------------------------
+
+MIDDLE = (AVERAGE_ADDED, HEAD_REPLACING, HEAD_ADDED, FOUR_HEADS, WITH_MLP, ONE_BLOCK)
+
+
+@claim("ladder-each-row-adds-one-piece")
+@trains(LADDER_RUNS, *(rung.label for rung in (*MIDDLE, TWO_BLOCKS)))
+def test_each_row_of_the_ladder_adds_one_piece(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """Each row adds one piece to the row above, and gains by it, from the fourth to the ninth.
+
+    By seed, the smallest of the five gains; and what the tenth row, two blocks, loses again.
+    """
+    rows = [runs.perplexities(rung.label) for rung in MIDDLE]
+    gains = [differences(above, below) for above, below in pairwise(rows)]
+    smallest = [min(of_seed) for of_seed in zip(*gains, strict=True)]
+    check(smallest, trained.inside(document["gain"][budget], "each a gain"), seeds=runs.seeds)
+    loss = differences(runs.perplexities(TWO_BLOCKS.label), rows[-1])
+    check(loss, trained.inside(document["loss"][budget], "the last is a loss"), seeds=runs.seeds)
+
+
+@claim("ladder-one-head-replacing")
+@trains(LADDER_RUNS, HEAD_REPLACING.label)
+def test_one_head_in_place_of_the_token_has_perplexity_55_5(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """One head that replaces the token has a perplexity of about 55.5."""
+    measured = runs.perplexities(HEAD_REPLACING.label)
+    check(measured, trained.inside(document["band"][budget], PRINTED), seeds=runs.seeds)
+
+
+@claim("ladder-one-head-added")
+@trains(LADDER_RUNS, HEAD_ADDED.label)
+def test_one_head_added_has_perplexity_46_5(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """One head added to the residual has a perplexity of about 46.5."""
+    measured = runs.perplexities(HEAD_ADDED.label)
+    check(measured, trained.inside(document["band"][budget], PRINTED), seeds=runs.seeds)
+
+
+@claim("ladder-mlp-row")
+@trains(LADDER_RUNS, WITH_MLP.label)
+def test_the_mlp_brings_the_perplexity_to_39_87(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """Adding the network brings the perplexity to about 39.87, before LayerNorm."""
+    measured = runs.perplexities(WITH_MLP.label)
+    check(measured, trained.inside(document["band"][budget], PRINTED), seeds=runs.seeds)
+
+
+@claim("learned-beats-uniform-14")
+@trains(LADDER_RUNS, AVERAGE_ADDED.label, HEAD_ADDED.label)
+def test_learned_weights_beat_uniform_ones_by_14_points(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """Learned weights beat uniform ones by 14 points of perplexity, both added."""
+    uniform, learned = (runs.perplexities(r.label) for r in (AVERAGE_ADDED, HEAD_ADDED))
+    band = trained.inside(document["band"][budget], "a clear margin; the print +- a quarter")
+    check(differences(uniform, learned), band, seeds=runs.seeds)
+
+
+@claim("four-heads-3-points")
+@trains(LADDER_RUNS, HEAD_ADDED.label, FOUR_HEADS.label)
+def test_four_heads_buy_another_3_points(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """Four heads buy another 3 points over the one."""
+    one, four = (runs.perplexities(r.label) for r in (HEAD_ADDED, FOUR_HEADS))
+    band = trained.inside(document["band"][budget], "a gain; the print +- a half")
+    check(differences(one, four), band, seeds=runs.seeds)
+
+
+@claim("added-beats-replacing-9")
+@trains(LADDER_RUNS, HEAD_REPLACING.label, HEAD_ADDED.label)
+def test_the_same_head_is_worth_9_points_more_added_than_replacing(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """The same head is worth 9 points more added than replacing."""
+    replacing, added = (runs.perplexities(r.label) for r in (HEAD_REPLACING, HEAD_ADDED))
+    band = trained.inside(document["band"][budget], "a clear margin; the print +- a quarter")
+    check(differences(replacing, added), band, seeds=runs.seeds)

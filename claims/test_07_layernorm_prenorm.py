@@ -14,9 +14,34 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from claims.harness import Check, Draws, Expected, claim, digits, exact, recipe, trained, ulps
+from claims.experiments import PRINTED
+from claims.experiments.ladder import LADDER_RUNS
+from claims.experiments.norms import NORM_RUNS
+from claims.harness import (
+    Check,
+    Draws,
+    Expected,
+    claim,
+    digits,
+    exact,
+    recipe,
+    trained,
+    trains,
+    ulps,
+)
 from claims.harness.implementation import Implementation
 from claims.instruments.gradients import BlockGradient, end_gradients, windows_of
+from claims.instruments.paired import differences, ratios
+from claims.instruments.training.results import Runs
+from claims.instruments.unigram import unigram_perplexity
+from claims.settings import (
+    AVERAGE_ADDED,
+    AVERAGE_REPLACING,
+    HEAD_ADDED,
+    HEAD_REPLACING,
+    ONE_BLOCK,
+    WITH_MLP,
+)
 
 SEEDS = list(range(16))
 
@@ -226,10 +251,6 @@ def last(gradients: list[Ends]) -> list[float]:
     return [block.attention_output for _, block in gradients]
 
 
-def ratios(numerators: list[float], denominators: list[float]) -> list[float]:
-    return [n / d for n, d in zip(numerators, denominators, strict=True)]
-
-
 def around(printed: float) -> trained:
     """The mean of the seeds lies where a print of one run may come from.
 
@@ -353,3 +374,112 @@ def test_post_norm_without_warmup_is_eight_times_worse(check: Check, document: E
 def test_post_norm_with_warmup_matches_pre_norm_exactly(check: Check, document: Expected) -> None:
     """Post-norm with warmup matches pre-norm exactly, by the perplexities that are printed."""
     check([document["postnorm"]] * 2, digits(document["prenorm"], 2))
+
+
+# ---- trained ------------------------------------------------------------------------------------
+
+
+@claim("residual-188-for-average")
+@trains(LADDER_RUNS, AVERAGE_REPLACING.label, AVERAGE_ADDED.label)
+def test_the_residual_connection_is_worth_188_points_for_the_average(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """The residual connection is worth 188 points of perplexity for the average."""
+    replacing, added = (runs.perplexities(r.label) for r in (AVERAGE_REPLACING, AVERAGE_ADDED))
+    band = trained.inside(document["band"][budget], "most of it; the print +- 5 %")
+    check(differences(replacing, added), band, seeds=runs.seeds)
+
+
+@claim("residual-9-for-head")
+@trains(LADDER_RUNS, HEAD_REPLACING.label, HEAD_ADDED.label)
+def test_the_residual_connection_is_worth_9_points_for_one_head(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """The residual connection is worth 9 points for one head."""
+    replacing, added = (runs.perplexities(r.label) for r in (HEAD_REPLACING, HEAD_ADDED))
+    band = trained.inside(document["band"][budget], "a clear margin; the print +- a quarter")
+    check(differences(replacing, added), band, seeds=runs.seeds)
+
+
+@claim("layernorm-1.8-points")
+@trains(LADDER_RUNS, WITH_MLP.label, ONE_BLOCK.label)
+def test_layer_norm_buys_1_8_points(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """LayerNorm buys 1.8 points of perplexity."""
+    without, normed = (runs.perplexities(r.label) for r in (WITH_MLP, ONE_BLOCK))
+    band = trained.inside(document["band"][budget], "a gain; the print +- a half")
+    check(differences(without, normed), band, seeds=runs.seeds)
+
+
+@claim("prenorm-nowarmup-37.82")
+@trains(NORM_RUNS, "pre-norm")
+def test_pre_norm_without_warmup_reaches_37_82(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """Pre-norm without warmup reaches a perplexity of 37.82."""
+    measured = runs.perplexities("pre-norm")
+    check(measured, trained.inside(document["band"][budget], PRINTED), seeds=runs.seeds)
+
+
+@claim("prenorm-warmup-37.62")
+@trains(NORM_RUNS, "pre-norm, warmup")
+def test_pre_norm_with_warmup_reaches_37_62(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """Pre-norm with a warmup of 200 steps reaches 37.62."""
+    measured = runs.perplexities("pre-norm, warmup")
+    check(measured, trained.inside(document["band"][budget], PRINTED), seeds=runs.seeds)
+
+
+@claim("postnorm-nowarmup-308")
+@trains(NORM_RUNS, "post-norm", "pre-norm", "post-norm, two blocks")
+def test_post_norm_without_warmup_ends_at_308(
+    runs: Runs, budget: str, check: Check, document: Expected, tokens: Tensor
+) -> None:
+    """Post-norm without warmup ends at 308.05: it learnt how frequent tokens are, and nothing else.
+
+    Each perplexity over that of the training split's frequencies. A run diverged when it is not
+    finite or, after all steps, no better than frequencies: all of twelve post-norm blocks; none of
+    the controls, pre-norm and two post-norm blocks.
+    """
+    level = unigram_perplexity(tokens)
+    labels = ("post-norm", "pre-norm", "post-norm, two blocks")
+    deep, pre, shallow = (
+        [perplexity / level for perplexity in runs.perplexities(label)] for label in labels
+    )
+    check(deep, trained.inside(document["diverged"], "as the frequencies"), seeds=runs.seeds)
+    for control in (pre, shallow):
+        check(control, trained.inside(document["learnt"], "clearly below it"), seeds=runs.seeds)
+
+
+@claim("postnorm-warmup-37.88")
+@trains(NORM_RUNS, "post-norm, warmup")
+def test_post_norm_with_warmup_reaches_37_88(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """Post-norm with a warmup of 200 steps reaches 37.88."""
+    measured = runs.perplexities("post-norm, warmup")
+    check(measured, trained.inside(document["band"][budget], PRINTED), seeds=runs.seeds)
+
+
+@claim("postnorm-warmup-close-to-prenorm")
+@trains(NORM_RUNS, "post-norm, warmup", "pre-norm, warmup")
+def test_post_norm_with_warmup_comes_close_to_pre_norm(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """Post-norm with warmup differs from pre-norm by no more than one seed from another."""
+    post, pre = (runs.perplexities(f"{norm}-norm, warmup") for norm in ("post", "pre"))
+    band = trained.inside(document["band"][budget], "5 %, not the factor without warmup")
+    check(ratios(post, pre), band, seeds=runs.seeds)
+
+
+@claim("prenorm-does-not-need-warmup")
+@trains(NORM_RUNS, "pre-norm", "pre-norm, warmup")
+def test_pre_norm_does_not_need_warmup(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """Moving the LayerNorm removes the need for warmup."""
+    without, with_it = (runs.perplexities(label) for label in ("pre-norm", "pre-norm, warmup"))
+    band = trained.inside(document["band"][budget], "5 %, and not a factor")
+    check(ratios(without, with_it), band, seeds=runs.seeds)

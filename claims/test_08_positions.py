@@ -19,11 +19,27 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from claims.harness import Check, Draws, Expected, claim, digits, exact, rounding, ulps, within
+from claims.experiments.positions import LONGEST, POSITION_RUNS, SCHEMES
+from claims.harness import (
+    Check,
+    Draws,
+    Expected,
+    claim,
+    digits,
+    exact,
+    rounding,
+    trained,
+    trains,
+    ulps,
+    within,
+)
 from claims.harness.implementation import Implementation
 from claims.harness.strategies import lengths, tensors
 from claims.instruments.activations import passing_through
 from claims.instruments.invariance import before_and_after_permutation, influence
+from claims.instruments.paired import ratios
+from claims.instruments.training.results import Runs
+from claims.instruments.unigram import unigram_perplexity
 
 SAME_SUMS = "k = 2: the same sums in another order"
 POSITIONS = st.integers(0, 1000)
@@ -622,3 +638,124 @@ def _rotary_weights(layer: Any, x: Tensor) -> Tensor:
     turns = torch.polar(torch.ones_like(angles), angles).to(q.dtype)
     scores = torch.einsum("bthj,bihj,tij->bhti", q, k.conj(), turns).real / math.sqrt(8)
     return F.softmax(scores.masked_fill(difference < 0, float("-inf")), dim=-1)
+
+
+# ---- trained ------------------------------------------------------------------------------------
+
+
+@claim("no-positions-still-trains")
+@trains(POSITION_RUNS, "none")
+def test_without_positions_the_model_still_trains(
+    runs: Runs, budget: str, check: Check, document: Expected, tokens: Tensor
+) -> None:
+    """Without position embeddings the model still trains: far below the frequencies' perplexity."""
+    level = unigram_perplexity(tokens)
+    share = [perplexity / level for perplexity in runs.perplexities("none")]
+    check(share, trained.inside(document["band"][budget], "less than half of it"), seeds=runs.seeds)
+
+
+@claim("learned-wins-at-64")
+@trains(POSITION_RUNS, *SCHEMES)
+def test_learned_positions_win_at_the_trained_length(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """Learned absolute embeddings win at the trained length.
+
+    By seed, the best of the other three over them.
+    """
+    learned, *others = (runs.perplexities(scheme) for scheme in SCHEMES)
+    best = [min(of_seed) for of_seed in zip(*others, strict=True)]
+    band = trained.inside(document["band"][budget], "above 1 where the learned ones win")
+    check(ratios(best, learned), band, seeds=runs.seeds)
+
+
+@claim("learned-falls-off-cliff")
+@trains(POSITION_RUNS, "learned")
+def test_learned_positions_fall_off_a_cliff(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """Beyond the trained length learned embeddings fall off a cliff: at twice the length."""
+    band = trained.inside(document["band"][budget], "a cliff: a fifth worse at the least")
+    check(_growth(runs, "learned", 1), band, seeds=runs.seeds)
+
+
+@claim("sinusoids-do-not-extrapolate")
+@trains(POSITION_RUNS, "sinusoidal")
+def test_sinusoids_do_not_extrapolate(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """Sinusoids do not extrapolate: at four times the length they are clearly worse."""
+    band = trained.inside(document["band"][budget], "clearly worse: a tenth at the least")
+    check(_growth(runs, "sinusoidal", 2), band, seeds=runs.seeds)
+
+
+@claim("rope-degrades")
+@trains(POSITION_RUNS, "rotary", "learned")
+def test_rotary_positions_degrade_gracefully(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """Rotary positions degrade beyond the trained length, but gracefully.
+
+    At four times the length they are worse than at the trained one, by less than the learned ones.
+    """
+    rotary, learned = (_growth(runs, scheme, 2) for scheme in ("rotary", "learned"))
+    worse = trained.inside(document["worse"][budget], "worse, and not by a factor")
+    check(rotary, worse, seeds=runs.seeds)
+    gentler = trained.inside(document["gentler"][budget], "less than the cliff's")
+    check(ratios(rotary, learned), gentler, seeds=runs.seeds)
+
+
+@claim("alibi-improves-44.95-42.49")
+@trains(POSITION_RUNS, "alibi")
+def test_alibi_improves_with_the_window(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """ALiBi improves as the window grows beyond the training length, from 44.95 to 42.49.
+
+    The perplexity at four times the length over that at the trained one; 42.49 / 44.95 is 0.945.
+    """
+    band = trained.inside(document["band"][budget], "an improvement, and one of a few per cent")
+    check(_growth(runs, "alibi", 2), band, seeds=runs.seeds)
+
+
+@claim("alibi-gain-is-context-per-token")
+@trains(POSITION_RUNS, "alibi")
+def test_what_alibi_gains_is_context_per_scored_token(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """Most of that gain is that the scored tokens have more context on the average.
+
+    Scored are the last tokens of each window alone, as many as a training window has: over windows
+    of four times the length against the trained one. What remains is what lies beyond the trained
+    distance.
+    """
+    at_trained = runs.perplexities("alibi")
+    longest, last = LONGEST[budget]
+    all_of_it = ratios(runs.perplexities("alibi", longest), at_trained)
+    last_only = ratios(runs.perplexities("alibi", last), at_trained)
+    full_context = trained.inside(document["last"][budget], "scored with full context")
+    check(last_only, full_context, seeds=runs.seeds)
+    beyond = trained.inside(document["share"][budget], "all positions over the last ones")
+    check(ratios(all_of_it, last_only), beyond, seeds=runs.seeds)
+
+
+@claim("alibi-best-beyond-length")
+@trains(POSITION_RUNS, *SCHEMES)
+def test_alibi_is_the_best_of_the_four_at_256(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """ALiBi is the best of the four at four times the trained length.
+
+    By seed, the best of the other three over it.
+    """
+    longest = LONGEST[budget][0]
+    *others, alibi = (runs.perplexities(scheme, longest) for scheme in SCHEMES)
+    best = [min(of_seed) for of_seed in zip(*others, strict=True)]
+    band = trained.inside(document["band"][budget], "above 1 where ALiBi is best")
+    check(ratios(best, alibi), band, seeds=runs.seeds)
+
+
+def _growth(runs: Runs, scheme: str, doublings: int) -> list[float]:
+    """The perplexity at so many doublings of the trained length over that at it, by seed."""
+    evaluation = runs.specs(scheme)[0].evaluations[doublings]
+    return ratios(runs.perplexities(scheme, evaluation), runs.perplexities(scheme))

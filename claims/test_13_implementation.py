@@ -15,6 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from claims.experiments import PRINTED
+from claims.experiments.ladder import LADDER_RUNS
+from claims.experiments.precision import PRECISION_RUNS
 from claims.harness import (
     Check,
     Draws,
@@ -24,10 +27,16 @@ from claims.harness import (
     exact,
     recipe,
     rounding,
+    trained,
+    trains,
     ulps,
     within,
 )
 from claims.harness.implementation import Implementation
+from claims.instruments.paired import differences, ratios
+from claims.instruments.training.results import Runs
+from claims.instruments.training.spec import Evaluation
+from claims.settings import ONE_BLOCK, TWO_BLOCKS
 
 D, HEADS = 128, 4  # the chapter's
 ORDER = "k = 2, the FlashAttention tests' rule: the same sums in another order"
@@ -191,3 +200,78 @@ def _rounding_bound(theirs: nn.MultiheadAttention, x: Tensor) -> tuple[int, Tens
         out = theirs.out_proj
         magnitude = (1 + score) * (largest @ out.weight.abs().T + out.bias.abs())
     return 4 * D + 2 * d_head + 2 * T + 12, magnitude
+
+
+# ---- trained ------------------------------------------------------------------------------------
+
+TRAINING, HELD_OUT = Evaluation(128, "training"), Evaluation(128)
+
+
+@claim("two-blocks-train-14.49")
+@trains(LADDER_RUNS, TWO_BLOCKS.label)
+def test_two_blocks_reach_a_training_perplexity_of_14_49(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """Two blocks reach a training perplexity of 14.49: over the whole training split."""
+    measured = runs.perplexities(TWO_BLOCKS.label, TRAINING)
+    check(measured, trained.inside(document["band"][budget], PRINTED), seeds=runs.seeds)
+
+
+@claim("two-blocks-val-40.57")
+@trains(LADDER_RUNS, TWO_BLOCKS.label)
+def test_two_blocks_reach_a_validation_perplexity_of_40_57(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """Two blocks reach a validation perplexity of 40.57."""
+    measured = runs.perplexities(TWO_BLOCKS.label, HELD_OUT)
+    check(measured, trained.inside(document["band"][budget], PRINTED), seeds=runs.seeds)
+
+
+@claim("one-block-train-18.77")
+@trains(LADDER_RUNS, ONE_BLOCK.label)
+def test_one_block_reaches_a_training_perplexity_of_18_77(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """One block reaches a training perplexity of 18.77: over the whole training split."""
+    measured = runs.perplexities(ONE_BLOCK.label, TRAINING)
+    check(measured, trained.inside(document["band"][budget], PRINTED), seeds=runs.seeds)
+
+
+@claim("one-block-val-38.07")
+@trains(LADDER_RUNS, ONE_BLOCK.label)
+def test_one_block_reaches_a_validation_perplexity_of_38_07(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """One block reaches a validation perplexity of 38.07."""
+    measured = runs.perplexities(ONE_BLOCK.label, HELD_OUT)
+    check(measured, trained.inside(document["band"][budget], PRINTED), seeds=runs.seeds)
+
+
+@claim("two-blocks-overfit")
+@trains(LADDER_RUNS, ONE_BLOCK.label, TWO_BLOCKS.label)
+def test_two_blocks_are_better_on_what_they_saw_and_worse_on_what_they_did_not(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """More capacity: better on what it saw, worse on what it did not, after 59 epochs."""
+    seen, unseen = (
+        differences(
+            runs.perplexities(TWO_BLOCKS.label, text), runs.perplexities(ONE_BLOCK.label, text)
+        )
+        for text in (TRAINING, HELD_OUT)
+    )
+    check(seen, trained.inside(document["seen"][budget], "points: better"), seeds=runs.seeds)
+    check(unseen, trained.inside(document["unseen"][budget], "points: worse"), seeds=runs.seeds)
+
+
+@claim("bfloat16-trains-as-float32")
+@trains(PRECISION_RUNS, "float32", "bfloat16")
+def test_products_in_bfloat16_train_as_well_as_in_float32(
+    runs: Runs, budget: str, check: Check, document: Expected
+) -> None:
+    """Matrix products in bfloat16, as the document's budget has them here, change no result.
+
+    The same seeds and batches; the ratio of the held-out perplexities.
+    """
+    low, full = (runs.perplexities(precision) for precision in ("bfloat16", "float32"))
+    band = trained.inside(document["band"][budget], "1 %, less than two seeds differ by")
+    check(ratios(low, full), band, seeds=runs.seeds)

@@ -30,6 +30,11 @@ class Clone:
         self.folder = folder / "clone"
         self._venv = folder / "venv"
         self._cache = folder / "cache"
+        # Trained runs are taken from the outer cache, where there are any: the commands would
+        # otherwise wait minutes for what `make claims` has just shown to work from nothing.
+        if runs := os.environ.get("CLAIMS_CACHE"):
+            self._cache.mkdir()
+            (self._cache / "runs").symlink_to(Path(runs).absolute() / "runs")
         self._run("git", "clone", "--quiet", str(ROOT), str(self.folder), cwd=folder)
         self._run(sys.executable, "-m", "venv", str(self._venv), cwd=folder)
         text = "".join(f"The {n}th line, with {n * n} in it.\n" for n in range(4000))
@@ -91,7 +96,7 @@ def test_what_the_readme_links_to_exists() -> None:
 
 
 def test_the_readme_lists_every_option() -> None:
-    sources = [ROOT / "claims" / room / "plugin.py" for room in ("harness", "instruments")]
+    sources = (ROOT / "claims").rglob("plugin.py")
     options = {o for path in sources for o in re.findall(r'"(--[a-z-]+)"', path.read_text())}
     assert options
     assert all(f"`{option}" in README for option in options)

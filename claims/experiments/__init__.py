@@ -23,6 +23,12 @@ class Experiment:
     runs: Mapping[str, RunSpec]
     seeds: int
 
+    def __post_init__(self) -> None:
+        if not self.runs or self.seeds < 1:
+            raise ValueError(
+                f"an experiment has runs and seeds, got {len(self.runs)} and {self.seeds}"
+            )
+
     def of(self, label: str, first: int = 0) -> list[RunSpec]:
         """The run of that label, once per seed, counted from `first`.
 
@@ -36,6 +42,9 @@ def _seeded(run: RunSpec, seed: int) -> RunSpec:
     data = replace(run.data, draw=seed) if isinstance(run.data, Schemas) else run.data
     return replace(run, seed=seed, data=data)
 
+
+# Why a trained value that the document prints is compared as it is.
+PRINTED = "the printed value within 5 %: one run, of a seed and of settings that are not printed"
 
 # By budget.
 Budgets = Mapping[str, Experiment]

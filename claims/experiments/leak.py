@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from claims.experiments import Budgets, Experiment
-from claims.experiments.ladder import LADDER
+from claims.experiments.ladder import LADDER_RUNS
 from claims.settings import ONE_BLOCK
 
-LEAK: Budgets = {
+LEAK_RUNS: Budgets = {
     budget: Experiment(
         {
             "with the mask": ladder.runs[ONE_BLOCK.label],
@@ -16,5 +16,5 @@ LEAK: Budgets = {
         },
         seeds=3,
     )
-    for budget, ladder in LADDER.items()
+    for budget, ladder in LADDER_RUNS.items()
 }

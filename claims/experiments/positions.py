@@ -13,7 +13,7 @@ from claims.experiments import BATCH, LENGTH, RATE, Budgets, Experiment, small
 from claims.instruments.training.spec import Evaluation, RunSpec, Text
 from claims.settings import ONE_BLOCK
 
-SCHEMES = ("learned", "sinusoidal", "rotary", "alibi", "none")
+SCHEMES = ("learned", "sinusoidal", "rotary", "alibi")
 LENGTHS = (64, 128, 256)
 ALL = tuple(Evaluation(length) for length in LENGTHS)
 LAST_64 = tuple(Evaluation(length, stride=64) for length in LENGTHS[1:])
@@ -23,16 +23,19 @@ SMALL_LENGTHS = (32, 64, 128)
 SMALL_ALL = tuple(Evaluation(length) for length in SMALL_LENGTHS)
 LAST_32 = (Evaluation(128, stride=32),)
 
-POSITIONS: Budgets = {
+# Four times the trained length, over all positions and over the last ones alone, by budget.
+LONGEST = {"ci": (SMALL_ALL[-1], LAST_32[-1]), "document": (ALL[-1], LAST_64[-1])}
+
+POSITION_RUNS: Budgets = {
     "ci": Experiment(
         {
             scheme: RunSpec(
                 replace(small(ONE_BLOCK.model, context=128), positions=scheme), Text(LENGTH),
                 steps=400, batch=BATCH, learning_rate=RATE, evaluations=SMALL_ALL + LAST_32,
             )
-            for scheme in SCHEMES
+            for scheme in (*SCHEMES, "none")
         },
-        seeds=4,
+        seeds=3,
     ),
     "document": Experiment(
         {
@@ -40,7 +43,7 @@ POSITIONS: Budgets = {
                 replace(ONE_BLOCK.model, context=256, positions=scheme), Text(64), steps=3000,
                 batch=64, precision="bfloat16", evaluations=ALL + LAST_64,
             )
-            for scheme in SCHEMES
+            for scheme in (*SCHEMES, "none")
         },
         seeds=3,
     ),

@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from claims.harness.ledger import Ledger
-from claims.harness.mark import claim_id, claims_in
+from claims.harness.ledger import Entry, Ledger
+from claims.harness.mark import claim_id, claims_in, runs_on
 
 # What an entry needs, and the fixture by which its test asks for it.
 NEEDS = {"gpu": "cuda", "exact-corpus": "exact_corpus"}
@@ -48,12 +48,23 @@ def _item_faults(ledger: Ledger, item: pytest.Function) -> list[str]:
     if name is None or name not in ledger:
         return []  # named once per module
     entry = ledger[name]
-    return [
+    return _budget_faults(entry, item) + [
         f"claim {name}: the ledger says it needs {need}, its test uses no `{fixture}`"
         if need in entry.needs
         else f"claim {name}: its test uses `{fixture}`, the ledger says nothing of {need}"
         for need, fixture in NEEDS.items()
         if (need in entry.needs) != (fixture in item.fixturenames)
+    ]
+
+
+def _budget_faults(entry: Entry, item: pytest.Item) -> list[str]:
+    """A verdict at a budget that no run has is never decided."""
+    declared = runs_on(item)
+    if entry.at_document is None or (declared is not None and "document" in declared.budgets):
+        return []
+    return [
+        f"claim {entry.id}: the ledger has a verdict at the document's budget, "
+        "but its test trains nothing at it"
     ]
 
 

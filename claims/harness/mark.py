@@ -42,7 +42,7 @@ def claims_in(module: ModuleType) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class RunsOn:
-    """The runs that a claim declares: labels of an experiment, which has one or two budgets."""
+    """The runs that a claim declares: labels of an experiment, by the budgets that have them."""
 
     budgets: Mapping[str, Any]
     labels: tuple[str, ...]
@@ -60,16 +60,19 @@ def runs_on(item: pytest.Item) -> RunsOn | None:
 
 def declared(mark: pytest.Mark, where: str) -> RunsOn:
     budgets, *labels = mark.args or (None,)
-    if not isinstance(budgets, Mapping) or not set(budgets) <= set(BUDGETS) or not labels:
-        raise pytest.UsageError(f"{where}: write @trains(EXPERIMENT, label, ...)")
-    for budget, experiment in budgets.items():
-        for label in labels:
-            if label not in experiment.runs:
-                raise pytest.UsageError(
-                    f"{where}: '{label}' is none of the experiment's runs at budget '{budget}': "
-                    f"{', '.join(experiment.runs)}"
-                )
-    return RunsOn(budgets, tuple(labels))
+    known = isinstance(budgets, Mapping) and set() < set(budgets) <= set(BUDGETS)
+    if not known or not labels:
+        raise pytest.UsageError(
+            f"{where}: write @trains(EXPERIMENT, label, ...); an experiment has budgets "
+            f"{' or '.join(BUDGETS)}"
+        )
+    able = {b: e for b, e in budgets.items() if all(label in e.runs for label in labels)}
+    if not able:
+        there = "; ".join(f"{b}: {', '.join(e.runs)}" for b, e in budgets.items())
+        raise pytest.UsageError(
+            f"{where}: no budget of the experiment has the runs {', '.join(labels)}; {there}"
+        )
+    return RunsOn(able, tuple(labels))
 
 
 def budget_of(item: pytest.Item) -> str | None:

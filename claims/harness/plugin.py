@@ -180,9 +180,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     seeds = metafunc.config.stash[BASE_SEEDS]
     mark = metafunc.definition.get_closest_marker("trains")
     if mark is not None:
-        chosen = metafunc.config.getoption("budget")
-        budgets = declared(mark, metafunc.definition.nodeid).budgets
-        metafunc.parametrize("budget", [b for b in budgets if chosen in (None, b)])
+        if "budget" not in metafunc.fixturenames:
+            raise pytest.UsageError(
+                f"{metafunc.definition.nodeid}: a test marked @trains(...) takes `runs`"
+            )
+        metafunc.parametrize("budget", list(declared(mark, metafunc.definition.nodeid).budgets))
     if len(seeds) > 1 and "base_seed" in metafunc.fixturenames:
         metafunc.parametrize("base_seed", seeds, ids=[f"seed={seed}" for seed in seeds])
 
@@ -194,18 +196,35 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(
             "ledger and tests disagree:\n" + "\n".join(f"  {f}" for f in faults)
         )
+    _deselect_other_budgets(config, items)
     for item in items:
+        budget = budget_of(item)
+        if budget == "document" and config.getoption("device") != "cpu":
+            item.add_marker(pytest.mark.gpu)
         entry = _entry(item)
         if entry is None:
             continue
-        budget = budget_of(item)
-        if "gpu" in entry.needs or (budget == "document" and config.getoption("device") != "cpu"):
+        if "gpu" in entry.needs:
             item.add_marker(pytest.mark.gpu)
         if "rng" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.statistical)
         if entry.verdict_at(budget) == "refuted":
             reason = f"refuted: {entry.reason_at(budget)}"
             item.add_marker(pytest.mark.xfail(raises=Refuted, strict=True, reason=reason))
+
+
+def _deselect_other_budgets(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What --budget does not choose, and the small budget of claims that it cannot decide."""
+    chosen = config.getoption("budget")
+    others = []
+    for item in items:
+        budget, entry = budget_of(item), _entry(item)
+        too_small = budget == "ci" and entry is not None and entry.needs_document
+        if budget is not None and (too_small or chosen not in (None, budget)):
+            others.append(item)
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
 
 
 def _entry(item: pytest.Item) -> Entry | None:

@@ -132,8 +132,10 @@ class Report:
     # ---- what the summary is made of -----------------------------------------------------------
 
     def verdicts(self) -> dict[str, str]:
-        """claim id -> verdict; a claim that ran several times has its worst."""
-        worst = ("failed", "not run", "refuted", "holds", "exact")
+        """claim id -> verdict; a claim that ran several times, over seeds or budgets, has its
+        worst. Where one of them decided it, it is not called not run.
+        """
+        worst = ("failed", "refuted", "holds", "exact", "not run")
         result: dict[str, str] = {}
         for outcome in self._outcomes.values():
             other = result.get(outcome.claim, outcome.verdict)
@@ -201,7 +203,10 @@ class Report:
             if outcome.verdict == "not run":
                 reasons.setdefault(outcome.reason, set()).add(outcome.claim)
         verdicts = self.verdicts()
+        said = {outcome.claim for outcome in self._outcomes.values()}
         for entry in self._ledger.entries.values():
+            if entry.id in said:
+                continue
             if entry.awaits and verdicts.get(entry.id) == "not run":
                 reasons.setdefault(f"awaits {entry.awaits}", set()).add(entry.id)
             elif self._left_out(entry):

@@ -237,6 +237,12 @@ class trained:
     standard_errors: float = 4.0
     kind: ClassVar[str] = "trained"
 
+    @classmethod
+    def inside(cls, band: Sequence[float], because: str) -> trained:
+        """The band as the ledger has it, [low, high]."""
+        low, high = band
+        return cls(low, high, because)
+
     def judge(self, measured: Sequence[float]) -> Judgement:
         values = torch.as_tensor(measured, dtype=torch.float64).flatten()
         n = values.numel()
@@ -247,13 +253,15 @@ class trained:
         mean = float(values.mean())
         error = float(values.std()) / math.sqrt(n)
         reach = self.standard_errors * error
-        ok = self.low < mean - reach and mean + reach < self.high
+        margin = min(mean - self.low, self.high - mean)
+        ok = margin > reach
         return Judgement(
             ok,
             {"mean": mean, "sd": float(values.std()), "n": n},
             [self.low, self.high],
             f"mean inside ({self.low:g}, {self.high:g}) by {self.standard_errors:g} standard "
             f"errors of {error:.3g}, n = {n} ({self.because})",
+            facts={"margin in standard errors": round(margin / error, 1)} if error > 0 else {},
         )
 
 

@@ -61,6 +61,11 @@ class Corpus:
         """Whether this is Tiny Shakespeare itself, to the byte."""
         return self.sha256 == SHA256
 
+    @property
+    def shakespeare(self) -> bool:
+        """Whether this is Tiny Shakespeare or the stand-in for it."""
+        return self.exact or self.source == "stand-in"
+
     def describe(self) -> str:
         """One line: which text, how long, from where."""
         size = f"{len(self.text):,} characters"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -12,7 +13,7 @@ from rich.table import Table
 from claims.instruments.session import cache_dir
 from claims.instruments.training.gather import name_of
 from claims.instruments.training.spec import RunSpec
-from claims.instruments.training.store import Busy, Listed, listed, remove
+from claims.instruments.training.store import Busy, Listed, listed, remove, remove_stray_locks
 
 DAY = 86_400.0
 
@@ -27,7 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     which = prune.add_mutually_exclusive_group(required=True)
     which.add_argument("--all", action="store_true", help="every entry")
     which.add_argument("--unfinished", action="store_true", help="checkpoints and damaged entries")
-    which.add_argument("--older-than", type=_days, metavar="DAYS", help="not used since")
+    which.add_argument(
+        "--older-than", type=_days, metavar="DAYS", help="last written so many days ago, or more"
+    )
     options = parser.parse_args(arguments)
 
     folder = cache_dir() / "runs"
@@ -58,10 +61,9 @@ def _chosen(entry: Listed, options: argparse.Namespace) -> bool:
 def _show(folder: Path, entries: list[Listed]) -> None:
     table = Table("entry", "state", "run", "steps", "seconds", "finished", "MB", box=None)
     for each in entries:
-        spec = None if each.spec is None else RunSpec.from_json(each.spec)
+        run, steps = ("", "") if each.spec is None else _described(each.spec)
         table.add_row(
-            each.key[:12], each.state, "" if spec is None else name_of(spec),
-            "" if spec is None else str(spec.steps), f"{each.seconds:.0f}", each.finished,
+            each.key[:12], each.state, run, steps, f"{each.seconds:.0f}", each.finished,
             f"{each.size / 1e6:.1f}",
         )
     console = Console(highlight=False)
@@ -71,6 +73,14 @@ def _show(folder: Path, entries: list[Listed]) -> None:
     console.print(f"{len(entries)} entries, {size / 1e6:.1f} MB, in {folder}", soft_wrap=True)
 
 
+def _described(values: dict[str, Any]) -> tuple[str, str]:
+    try:
+        spec = RunSpec.from_json(values)
+    except (KeyError, TypeError, ValueError):
+        return "a run of another version of this project", ""
+    return name_of(spec), str(spec.steps)
+
+
 def _prune(folder: Path, entries: list[Listed]) -> None:
     removed = 0
     for entry in entries:
@@ -78,8 +88,11 @@ def _prune(folder: Path, entries: list[Listed]) -> None:
             remove(folder, entry.key)
         except Busy:
             print(f"{entry.key[:12]} is being trained, and stays")
+        except OSError as error:
+            print(f"{entry.key[:12]} cannot be removed ({error.strerror}), and stays")
         else:
             removed += 1
+    remove_stray_locks(folder)
     print(f"{removed} entries removed from {folder}")
 
 

@@ -14,7 +14,7 @@ from claims.instruments.training.spec import Repeats, RunSpec, Schemas, Text
 from claims.instruments.winograd import CATEGORY, POOL, Language, Split
 from claims.instruments.winograd import split as split_pairs
 
-LANGUAGES = {"pool": POOL, "category": CATEGORY}
+_LANGUAGES = {"pool": POOL, "category": CATEGORY}
 
 # step -> (batch, tokens + 1) int64: each token is predicted from those before it in its row.
 Batches = Callable[[int], Tensor]
@@ -30,7 +30,7 @@ def batches(spec: RunSpec, ids: Tensor | None) -> Batches:
         case Text(length=length):
             return _windows(spec, training_split(ids), length)
         case Schemas() as data:
-            rows = LANGUAGES[data.language].encode(schemas(data)[1].train)
+            rows = _LANGUAGES[data.language].encode(schemas(data)[1].train)
             return lambda step: rows[_integers(spec, step, len(rows), spec.batch)]
         case Repeats() as repeats:
             return lambda step: repeated(
@@ -41,7 +41,7 @@ def batches(spec: RunSpec, ids: Tensor | None) -> Batches:
 
 def schemas(data: Schemas) -> tuple[Language, Split]:
     """The language, and which of its sentences are in training and which held out."""
-    language = LANGUAGES[data.language]
+    language = _LANGUAGES[data.language]
     generator = torch.Generator().manual_seed(seed_of("split", data.draw))
     return language, split_pairs(language, data.held_out, generator)
 

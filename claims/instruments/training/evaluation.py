@@ -25,9 +25,22 @@ def evaluate(model: Callable[[Tensor], Tensor], ids: Tensor, evaluation: Evaluat
     Raises:
         ValueError: the split is too short for one window.
     """
+    return score(model, _split(ids, evaluation), evaluation.length, evaluation.stride)
+
+
+def demand_fit(ids: Tensor, evaluation: Evaluation) -> None:
+    """Raise ValueError when the split of the text is too short for one window."""
+    _demand_window(_split(ids, evaluation), evaluation.length)
+
+
+def _split(ids: Tensor, evaluation: Evaluation) -> Tensor:
     training, held_out = split_tokens(ids)
-    text = training if evaluation.split == "training" else held_out
-    return score(model, text, evaluation.length, evaluation.stride)
+    return training if evaluation.split == "training" else held_out
+
+
+def _demand_window(text: Tensor, length: int) -> None:
+    if len(text) <= length:
+        raise ValueError(f"{len(text)} tokens hold no window of {length} and the next one")
 
 
 @torch.no_grad()
@@ -38,8 +51,7 @@ def score(
     stride = length if stride is None else stride
     if not 1 <= stride <= length:
         raise ValueError(f"the stride must lie between 1 and the length {length}, got {stride}")
-    if len(text) <= length:
-        raise ValueError(f"{len(text)} tokens hold no window of {length} and the next one")
+    _demand_window(text, length)
     nll, tokens = 0.0, 0
     for inputs, targets in _batches(text, length, stride):
         logits = model(inputs)[:, -stride:]

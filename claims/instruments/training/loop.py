@@ -18,6 +18,7 @@ from claims.instruments.training.loss import loss_and_gradient
 from claims.instruments.training.snapshots import PROBE_WINDOWS, gradient_norms, head_scores
 from claims.instruments.training.spec import (
     HeadScores,
+    ModelSettings,
     RunResult,
     RunSpec,
     Snapshot,
@@ -34,14 +35,29 @@ REPORT_EVERY = 0.5  # seconds
 def build(implementation: Implementation, spec: RunSpec) -> Any:
     """The untrained model of a run. The global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_of("model", spec.seed))
+        # Of the CPU alone: torch.manual_seed would seed the GPU's generators as well.
+        torch.default_generator.manual_seed(seed_of("model", spec.seed))
         model = implementation.LanguageModel(**asdict(spec.model))
         if not spec.causal:
             for block in model.blocks:
-                block.mixer = implementation.MultiHeadAttention(
-                    spec.model.d_model, spec.model.n_heads, causal=False
-                )
+                block.mixer = _without_mask(implementation, spec.model)
     return model
+
+
+def _without_mask(implementation: Implementation, model: ModelSettings) -> Any:
+    """The attention that `LanguageModel` gives a block with these settings, but for the mask."""
+    in_the_heads = model.positions if model.positions in ("rotary", "alibi") else "none"
+    return implementation.MultiHeadAttention(
+        model.d_model, model.n_heads, d_head=model.d_head, qkv_bias=model.qkv_bias,
+        divided=model.divided, positions=in_the_heads, causal=False,
+    )
+
+
+def optimiser_of(model: nn.Module, spec: RunSpec) -> torch.optim.AdamW:
+    """AdamW over every parameter, each once, a tied one too; all with the same weight decay."""
+    return torch.optim.AdamW(
+        model.parameters(), spec.learning_rate, weight_decay=spec.weight_decay, fused=True
+    )
 
 
 def train(
@@ -68,9 +84,7 @@ def train(
     """
     draw = batches(spec, ids)
     model = build(implementation, spec).to(device)
-    optimiser = torch.optim.AdamW(
-        model.parameters(), spec.learning_rate, weight_decay=spec.weight_decay, fused=True
-    )
+    optimiser = optimiser_of(model, spec)
     progress = _Progress(spec, model, _probe(spec, ids, device))
     start = 0
     if resume is not None:
@@ -87,7 +101,7 @@ def train(
         for group in optimiser.param_groups:
             group["lr"] = spec.learning_rate * min(1.0, (step + 1) / max(1, spec.warmup))
         window = draw(step).to(device)
-        loss = _gradients(model, window, spec, device)
+        loss = gradients(model, window, spec, device)
         if not math.isfinite(loss):
             failed_at = step
             break
@@ -111,7 +125,7 @@ def train(
     return result, weights
 
 
-def _gradients(model: nn.Module, window: Tensor, spec: RunSpec, device: str) -> float:
+def gradients(model: nn.Module, window: Tensor, spec: RunSpec, device: str) -> float:
     """The loss of one batch; its gradients are left with the parameters."""
     low = spec.precision == "bfloat16"
     with torch.autocast(device, torch.bfloat16) if low else nullcontext():
@@ -128,6 +142,8 @@ def _probe(spec: RunSpec, ids: Tensor | None, device: str) -> Tensor | None:
         return None
     length = spec.data.length
     held_out = split_tokens(ids)[1]
+    if "scores" in spec.record and len(held_out) < length:
+        raise ValueError(f"{len(held_out)} held-out tokens hold no window of {length} to record")
     windows = held_out[: len(held_out) // length * length].view(-1, length)
     return windows[:PROBE_WINDOWS].to(device)
 
@@ -171,8 +187,6 @@ class _Progress:
         self._sum, self._count, self.seconds = state["sum"], state["count"], state["seconds"]
 
     def _take(self, step: int) -> None:
-        if self.snapshots and self.snapshots[-1].step == step:
-            return
         loss = self._sum / self._count if self._count else None
         self._sum, self._count = 0.0, 0
         scores: tuple[HeadScores, ...] = ()

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from claims.instruments.training.evaluation import evaluate
+from claims.instruments.training.evaluation import demand_fit, evaluate
 from claims.instruments.training.loop import Implementation, build, train
 from claims.instruments.training.spec import Evaluation, RunResult, RunSpec, Score
 from claims.instruments.training.store import RunStore
@@ -41,7 +41,10 @@ def run(
     with store.lock(spec, wait):
         if (stored := store.result(spec)) is not None:
             return stored
-        if (result := store.trained(spec)) is None or store.weights(spec) is None:
+        if (result := store.trained(spec)) is None:
+            if ids is not None:
+                for evaluation in spec.evaluations:
+                    demand_fit(ids, evaluation)
             result, weights = train(
                 implementation, spec, ids,
                 device=store.device, resume=store.checkpoint(spec),

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 from torch import Tensor
 
-from claims.experiments import Experiment
 from claims.harness import machine
 from claims.harness.implementation import IMPLEMENTATION, Implementation
 from claims.harness.mark import RunsOn, budget_of, runs_on
 from claims.harness.seeds import BASE_SEEDS
-from claims.instruments.session import cache_dir, tokens_of
+from claims.instruments.corpus import Corpus
+from claims.instruments.session import cache_dir, corpus_of, tokens_of
 from claims.instruments.tokens import digest
 from claims.instruments.training.gather import (
-    Failure,
-    Outcome,
     Place,
     cores,
     do_all,
@@ -26,80 +22,23 @@ from claims.instruments.training.gather import (
     merged,
     name_of,
 )
-from claims.instruments.training.obtain import trained_model
 from claims.instruments.training.progress import shown
-from claims.instruments.training.spec import Evaluation, RunResult, RunSpec, Text
-from claims.instruments.training.store import RunStore, RunStoreWarning
-
-
-class RunFailed(Exception):
-    """The package under test could not be trained."""
-
-
-@dataclass
-class Gathered:
-    """What was trained or found for this session."""
-
-    outcomes: dict[tuple[str, str], Outcome] = field(default_factory=dict)  # (device, digest)
-    stores: dict[str, RunStore] = field(default_factory=dict)               # device
-
+from claims.instruments.training.results import Gathered, Runs
+from claims.instruments.training.spec import RunSpec, Text
+from claims.instruments.training.store import RunStoreWarning
 
 GATHERED = pytest.StashKey[Gathered]()
-
-
-class Runs:
-    """The `runs` fixture: the results of a claim's experiment, one per seed and label."""
-
-    def __init__(
-        self, experiment: Experiment, labels: Sequence[str], first: int, corpus: str,
-        device: str, gathered: Gathered, implementation: Implementation,
-    ) -> None:
-        self.seeds = [first + i for i in range(experiment.seeds)]
-        self.device = device
-        self._experiment, self._labels = experiment, labels
-        self._first, self._corpus = first, corpus
-        self._gathered, self._implementation = gathered, implementation
-
-    def specs(self, label: str) -> list[RunSpec]:
-        """The specifications of one label, by seed."""
-        if label not in self._labels:
-            raise ValueError(f"the claim declares {', '.join(self._labels)}; it asks for '{label}'")
-        return [spec.on(self._corpus) for spec in self._experiment.of(label, self._first)]
-
-    def results(self, label: str) -> list[RunResult]:
-        """The results of one label, by seed. Raises RunFailed."""
-        return [self._result(spec) for spec in self.specs(label)]
-
-    def perplexities(self, label: str, evaluation: Evaluation | None = None) -> list[float]:
-        """The perplexity after training, by seed; by default of the first evaluation declared."""
-        values = []
-        for spec, result in zip(self.specs(label), self.results(label), strict=True):
-            asked = spec.evaluations[0] if evaluation is None else evaluation
-            values.append(result.scores[spec.evaluations.index(asked)].perplexity)
-        return values
-
-    def models(self, label: str) -> list[Any]:
-        """The trained models of one label, by seed."""
-        store = self._gathered.stores[self.device]
-        self.results(label)
-        return [trained_model(self._implementation, spec, store) for spec in self.specs(label)]
-
-    def _result(self, spec: RunSpec) -> RunResult:
-        outcome = self._gathered.outcomes[self.device, spec.digest()]
-        if isinstance(outcome, Failure):
-            raise RunFailed(f"{outcome.sentence}\n{outcome.details}")
-        # Evaluations of the same training that other claims asked for are left aside.
-        stored = self._gathered.stores[self.device].result(spec)
-        return outcome if stored is None else stored
 
 
 # ---- before the first test -----------------------------------------------------------------------
 
 
-@pytest.hookimpl(trylast=True)  # after xdist's worker has told what it collected
-def pytest_collection_finish(session: pytest.Session) -> None:
+@pytest.hookimpl(tryfirst=True)  # xdist's worker has told by then what it collected
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Not at the end of the collection, which comes after a collection that failed as well."""
     config = session.config
-    if config.option.collectonly:
+    failed = session.testsfailed and not config.option.continue_on_collection_errors
+    if config.option.collectonly or failed:
         return
     gathered = config.stash.setdefault(GATHERED, Gathered())
     wanted: dict[str, list[RunSpec]] = {}
@@ -121,11 +60,11 @@ def _gather(config: pytest.Config, gathered: Gathered, device: str, specs: list[
         if stored is None:
             missing.append(spec)
         else:
-            gathered.outcomes[device, spec.digest()] = stored
+            gathered.outcomes[device, spec.digest()] = spec, stored
     if missing:
         ids = _ids(config, missing)
         if hasattr(config, "workerinput"):
-            outcomes, unstored, faults = do_here(missing, place, ids)
+            done = do_here(missing, place, ids)
         else:
             states = ((spec, store.checkpoint(spec)) for spec in missing)
             resumed = [
@@ -135,12 +74,12 @@ def _gather(config: pytest.Config, gathered: Gathered, device: str, specs: list[
             ]
             workers = 1 if device == "cuda" else min(cores(), len(missing))
             with shown(len(missing), len(specs) - len(missing), resumed) as report:
-                outcomes, unstored, faults = do_all(missing, place, ids, workers, report)
-        store.faults += [fault for fault in faults if fault not in store.faults]
+                done = do_all(missing, place, ids, workers, report)
+        store.faults += [fault for fault in done.faults if fault not in store.faults]
         for spec in missing:
-            gathered.outcomes[device, spec.digest()] = outcomes[spec.digest()]
-            if spec.digest() in unstored:
-                store.hold(spec, *unstored[spec.digest()])
+            gathered.outcomes[device, spec.digest()] = spec, done.outcomes[spec.digest()]
+            if spec.digest() in done.unstored:
+                store.hold(spec, *done.unstored[spec.digest()])
     for sentence in store.faults:
         config.issue_config_time_warning(RunStoreWarning(sentence), stacklevel=2)
 
@@ -171,10 +110,18 @@ def _fault(config: pytest.Config, item: pytest.Item) -> str:
     if _device(config, item) == "cuda" and (fault := machine.gpu_fault()):
         return f"needs a CUDA GPU: {fault}"
     declared = runs_on(item)
-    runs = {} if declared is None else declared.budgets[budget_of(item) or ""].runs
-    on_text = any(isinstance(run.data, Text) for run in runs.values())
-    if on_text and isinstance(found := tokens_of(config), str):
+    budget = budget_of(item)
+    if declared is None or budget is None:
+        return ""
+    runs = declared.budgets[budget].runs
+    on_text = any(isinstance(runs[label].data, Text) for label in declared.labels)
+    if not on_text:
+        return ""
+    if isinstance(found := tokens_of(config), str):
         return found
+    corpus = corpus_of(config)
+    if isinstance(corpus, Corpus) and not corpus.shakespeare:
+        return "needs Tiny Shakespeare or its stand-in: what is trained is about that text"
     return ""
 
 
@@ -191,14 +138,17 @@ def _corpus_digest(config: pytest.Config) -> str:
 
 
 @pytest.fixture
-def runs(
-    request: pytest.FixtureRequest, budget: str, implementation: Implementation
-) -> Runs:
+def budget(request: pytest.FixtureRequest) -> str:
+    """The budget at which a claim marked `@trains(...)` runs: it is parametrised over them."""
+    raise pytest.UsageError(f"{request.node.nodeid}: `runs` belongs to a test marked @trains(...)")
+
+
+@pytest.fixture
+def runs(request: pytest.FixtureRequest, budget: str, implementation: Implementation) -> Runs:
     """The trained runs that the claim declares with `@trains(...)`, at the budget that is run."""
     config, item = request.config, request.node
     declared = runs_on(item)
-    if declared is None:
-        raise pytest.UsageError(f"{item.nodeid}: `runs` belongs to a test marked @trains(...)")
+    assert declared is not None  # it has a budget
     if fault := _fault(config, item):
         pytest.skip(fault)
     implementation.LanguageModel  # noqa: B018  a package without one has its claims not run

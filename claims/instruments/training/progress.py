@@ -11,18 +11,19 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from claims.instruments.training.gather import Report
+from claims.instruments.training.gather import Report, name_of
+from claims.instruments.training.spec import RunSpec
 
 
 @contextmanager
 def shown(runs: int, stored: int, resumed: list[str]) -> Iterator[Report]:
-    """`with shown(...) as report:` around the runs; `report(label, step, steps, loss)`."""
+    """`with shown(...) as report:` around the runs."""
     console = Console(file=sys.stderr)
     began = time.perf_counter()
     for sentence in resumed:
         console.print(sentence, highlight=False)
     if not console.is_terminal or os.environ.get("CI"):
-        yield lambda label, step, steps, loss: None
+        yield lambda spec, step, loss: None
         seconds = time.perf_counter() - began
         console.print(
             f"training: {runs} runs done in {seconds:.0f} s, {stored} were in the store",
@@ -37,14 +38,18 @@ def shown(runs: int, stored: int, resumed: list[str]) -> Iterator[Report]:
     )
     with Progress(*columns, console=console, transient=True) as progress:
         total = progress.add_task(f"runs ({stored} in the store)", total=runs, loss="")
-        tasks: dict[str, TaskID] = {}
+        tasks: dict[RunSpec, TaskID] = {}
+        ended: set[RunSpec] = set()
 
-        def report(label: str, step: int, steps: int, loss: float) -> None:
-            if label not in tasks:
-                tasks[label] = progress.add_task(label, total=steps, loss="")
-            progress.update(tasks[label], completed=step, loss=f"loss {loss:.3f}")
-            if step == steps:
-                progress.remove_task(tasks.pop(label))
-                progress.advance(total)
+        def report(spec: RunSpec, step: int, loss: float | None) -> None:
+            if loss is None:
+                ended.add(spec)
+                if spec in tasks:
+                    progress.remove_task(tasks.pop(spec))
+                progress.update(total, completed=len(ended))
+            elif spec not in ended:  # messages may arrive after the end
+                if spec not in tasks:
+                    tasks[spec] = progress.add_task(name_of(spec), total=spec.steps, loss="")
+                progress.update(tasks[spec], completed=step, loss=f"loss {loss:.3f}")
 
         yield report

@@ -7,6 +7,9 @@ import os
 import tempfile
 from pathlib import Path
 
+# What a process that was killed leaves of a file that it was writing; it stands for nothing.
+PART = ".part"
+
 
 class TornFile(ValueError):
     """A file does not hold what its first line says that it holds."""
@@ -19,7 +22,7 @@ def write(path: Path, body: bytes) -> None:
     after the machine itself went down.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=path.name, suffix=".part", dir=path.parent)
+    descriptor, name = tempfile.mkstemp(prefix=path.name, suffix=PART, dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
@@ -35,7 +38,7 @@ def read(path: Path) -> bytes | None:
     """The body of the file, or None where there is none. Raises TornFile, OSError."""
     try:
         digest, found, body = path.read_bytes().partition(b"\n")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     if not found or hashlib.sha256(body).hexdigest().encode() != digest:
         raise TornFile(f"{path} is damaged")

@@ -12,6 +12,7 @@ from typing import Any
 PRECISIONS = ("float32", "bfloat16")
 RECORDS = ("scores", "gradients")
 SPLITS = ("training", "held out")
+LANGUAGES = ("pool", "category")
 # What the result depends on beside the specification: raise it when the loop comes to compute
 # something else for the same specification.
 TRAINING_FORMAT = 1
@@ -88,6 +89,15 @@ class Evaluation:
     split: str = "held out"
     stride: int | None = None
 
+    def __post_init__(self) -> None:
+        """Raise ValueError for what cannot be scored, before hours of training."""
+        _demand_whole(length=self.length)
+        _demand_known("split", (self.split,), SPLITS)
+        if self.stride is not None and not 1 <= self.stride <= self.length:
+            raise ValueError(
+                f"the stride must lie between 1 and the length {self.length}, got {self.stride}"
+            )
+
 
 @dataclass(frozen=True)
 class RunSpec:
@@ -120,10 +130,15 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         """Raise ValueError for what cannot be run, before anything is."""
-        for name, least in (("steps", 1), ("batch", 1), ("warmup", 0), ("record_every", 1)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, got {value}")
+        _demand_whole(steps=self.steps, batch=self.batch, record_every=self.record_every)
+        _demand_whole(0, warmup=self.warmup)
+        match self.data:
+            case Text(length=length):
+                _demand_whole(length=length)
+            case Schemas(language=language):
+                _demand_known("language", (language,), LANGUAGES)
+            case Repeats(vocabulary=vocabulary, half=half):
+                _demand_whole(vocabulary=vocabulary, half=half)
         if not (0.0 < self.learning_rate < math.inf and 0.0 <= self.weight_decay < math.inf):
             raise ValueError(
                 "the learning rate must be above 0 and the weight decay at least 0, "
@@ -131,11 +146,12 @@ class RunSpec:
             )
         _demand_known("precision", (self.precision,), PRECISIONS)
         _demand_known("record", self.record, RECORDS)
-        _demand_known("split", tuple(e.split for e in self.evaluations), SPLITS)
         if self.evaluations and not isinstance(self.data, Text):
             raise ValueError("only runs on text have evaluations")
         if "scores" in self.record and self.model.mixer != "heads":
             raise ValueError(f'recording scores needs mixer "heads", got "{self.model.mixer}"')
+        if not self.causal and self.model.mixer != "heads":
+            raise ValueError(f'causal=False needs mixer "heads", got "{self.model.mixer}"')
 
     def on(self, corpus: str) -> RunSpec:
         """The same run on the corpus with that digest of its token ids."""
@@ -243,6 +259,12 @@ class RunResult:
 def snapshot_from_json(values: Mapping[str, Any]) -> Snapshot:
     given = dict(values)
     return Snapshot(scores=tuple(HeadScores(**s) for s in given.pop("scores")), **given)
+
+
+def _demand_whole(least: int = 1, **values: int) -> None:
+    for name, value in values.items():
+        if not isinstance(value, int) or value < least:
+            raise ValueError(f"{name} must be a whole number of at least {least}, got {value}")
 
 
 def _demand_known(name: str, given: tuple[str, ...], allowed: tuple[str, ...]) -> None:

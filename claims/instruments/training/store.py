@@ -15,7 +15,7 @@ import platform
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,11 +25,13 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
+from claims.instruments.corpus import CACHE_VARIABLE
 from claims.instruments.training import sealed
 from claims.instruments.training.evaluation import EVALUATION_FORMAT
 from claims.instruments.training.spec import Evaluation, RunResult, RunSpec, Score
 
 RESULT, WEIGHTS, SCORES, CHECKPOINT = "result.json", "weights", "scores.json", "checkpoint"
+LOCK = ".lock"
 Weights = dict[str, Tensor]
 
 
@@ -76,7 +78,8 @@ class RunStore:
         if (kept := self._kept.get(self.key(spec))) is not None:
             return kept[0]
         body = self._read(self.entry(spec) / RESULT)
-        if body is None or not (self.entry(spec) / WEIGHTS).is_file():
+        # Weights that are damaged are to be found now, not by the claim that asks for the model.
+        if body is None or self._read(self.entry(spec) / WEIGHTS) is None:
             return None
         return RunResult.from_json(json.loads(body)["result"])
 
@@ -88,7 +91,7 @@ class RunStore:
         if (kept := self._kept.get(self.key(spec))) is not None:
             return kept[1]
         body = self._read(self.entry(spec) / WEIGHTS)
-        return None if body is None else _load(body)
+        return None if body is None else load(body)
 
     def scores(self, spec: RunSpec) -> dict[Evaluation, Score]:
         body = self._read(self.entry(spec) / SCORES)
@@ -101,7 +104,7 @@ class RunStore:
 
     def checkpoint(self, spec: RunSpec) -> dict[str, Any] | None:
         body = self._read(self.entry(spec) / CHECKPOINT)
-        return None if body is None else _load(body)
+        return None if body is None else load(body)
 
     # ---- what is put there ---------------------------------------------------------------------
 
@@ -115,12 +118,13 @@ class RunStore:
         }
         entry = self.entry(spec)
         # The result is written last: where it stands, the weights do.
-        stored = self._write(entry / WEIGHTS, _dump(weights)) and self._write(
+        stored = self._write(entry / WEIGHTS, dump(weights)) and self._write(
             entry / RESULT, json.dumps(facts, indent=1).encode()
         )
         if not stored:
             self.hold(spec, result, weights)
-        (entry / CHECKPOINT).unlink(missing_ok=True)
+        with suppress(OSError):  # left behind, it is not looked at: the result is
+            (entry / CHECKPOINT).unlink()
 
     def hold(self, spec: RunSpec, result: RunResult, weights: Weights) -> None:
         """Keep a trained run in memory."""
@@ -134,7 +138,7 @@ class RunStore:
         self._write(self.entry(spec) / SCORES, json.dumps(rows, indent=1).encode())
 
     def keep_checkpoint(self, spec: RunSpec, state: dict[str, Any]) -> None:
-        self._write(self.entry(spec) / CHECKPOINT, _dump(state))
+        self._write(self.entry(spec) / CHECKPOINT, dump(state))
 
     @contextmanager
     def lock(self, spec: RunSpec, wait: bool = True) -> Iterator[None]:
@@ -143,18 +147,18 @@ class RunStore:
         Raises:
             Busy: another process has it, and `wait` is False.
         """
-        path = self.folder / f"{self.key(spec)}.lock"
+        lock = FileLock(self.folder / f"{self.key(spec)}{LOCK}")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(path)
             lock.acquire(timeout=-1 if wait else 0)
         except Timeout:
             raise Busy from None
-        except OSError as error:
-            self._fault(f"{self.folder} takes no lock ({error.strerror})")
-            with nullcontext():
-                yield
-            return
+        except (OSError, NotImplementedError) as error:  # the latter: a file system without locks
+            self._fault(f"the run store {self.folder} takes no lock ({_reason(error)})")
+        else:
+            with suppress(OSError):
+                for part in self.entry(spec).glob(f"*{sealed.PART}"):
+                    part.unlink()
         try:
             yield
         finally:
@@ -168,14 +172,17 @@ class RunStore:
         except sealed.TornFile:
             self._fault(f"{path} is damaged; what it held is made again")
         except OSError as error:
-            self._fault(f"{path} cannot be read ({error.strerror}); what it holds is made again")
+            self._fault(f"{path} cannot be read ({_reason(error)}); what it holds is made again")
         return None
 
     def _write(self, path: Path, body: bytes) -> bool:
         try:
             sealed.write(path, body)
         except OSError as error:
-            self._fault(f"{path.parent} cannot be written ({error.strerror}); runs are not kept")
+            self._fault(
+                f"the run store {self.folder} cannot be written ({_reason(error)}): runs are not "
+                f"kept; the environment variable {CACHE_VARIABLE} names another cache"
+            )
             return False
         return True
 
@@ -208,38 +215,61 @@ def listed(folder: Path) -> list[Listed]:
 
 
 def _listed(path: Path) -> Listed:
-    files = list(path.iterdir())
-    size = sum(file.stat().st_size for file in files)
-    age = time.time() - max([path.stat().st_mtime, *(file.stat().st_mtime for file in files)])
+    stats = []
+    for file in (path, *path.iterdir()):
+        with suppress(FileNotFoundError):  # a process at the entry has moved it into its place
+            stats.append(file.stat())
+    size = sum(each.st_size for each in stats[1:])
+    age = time.time() - max(each.st_mtime for each in stats)
+    rest = Listed(path.name, "unfinished", None, "", 0.0, size, age)
+    if path.name.startswith("."):
+        return replace(rest, state="half removed")
     try:
-        body = sealed.read(path / RESULT)
-    except sealed.TornFile:
-        return Listed(path.name, "damaged", None, "", 0.0, size, age)
-    if body is None:
-        return Listed(path.name, "unfinished", None, "", 0.0, size, age)
-    facts = json.loads(body)
+        bodies = [sealed.read(path / name) for name in (RESULT, WEIGHTS)]
+    except (sealed.TornFile, OSError):
+        return replace(rest, state="damaged")
+    if bodies[0] is None or bodies[1] is None:
+        return rest
+    facts = json.loads(bodies[0])
     seconds = facts["result"]["seconds"]
     return Listed(path.name, "done", facts["spec"], facts["finished"], seconds, size, age)
 
 
 def remove(folder: Path, key: str) -> None:
-    """Take an entry out, unless a process is at it. Raises Busy."""
-    lock = folder / f"{key}.lock"
+    """Take an entry out with its lock, unless a process is at it. Raises Busy, OSError."""
+    path = folder / f"{key}{LOCK}"
     try:
-        with FileLock(lock, timeout=0):
+        with FileLock(path, timeout=0):
             # Renamed first: what is half removed must not look like an entry.
-            gone = folder / f".{key}.{os.getpid()}"
-            (folder / key).rename(gone)
-            shutil.rmtree(gone)
+            gone = folder / f".{key.strip('.')}.{os.getpid()}"
+            with suppress(FileNotFoundError):  # another process removed it meanwhile
+                (folder / key).rename(gone)
+                shutil.rmtree(gone)
+            # While it is held: whoever waits for it sees that the file is gone, and makes another.
+            path.unlink(missing_ok=True)
     except Timeout:
         raise Busy(key) from None
 
 
-def _dump(value: Any) -> bytes:
+def remove_stray_locks(folder: Path) -> None:
+    """Take out the locks of runs that have no entry, as a run that failed leaves them."""
+    for path in folder.glob(f"*{LOCK}"):
+        if not (folder / path.name.removesuffix(LOCK)).exists():
+            with suppress(Busy):
+                remove(folder, path.name.removesuffix(LOCK))
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def dump(value: Any) -> bytes:
+    """Tensors and plain data, as `load` reads them."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
     return buffer.getvalue()
 
 
-def _load(body: bytes) -> Any:
+def load(body: bytes) -> Any:
+    """What was dumped, on the CPU."""
     return torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)

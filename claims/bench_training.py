@@ -1,0 +1,209 @@
+"""What a training step takes in time on this machine, as ratios (`--benchmark-enable`).
+
+The step is that of the ladder's block: width 128, 64 windows of 128 tokens, 1,024 logits each, on
+one thread, as the runs have it. It is timed beside a plain loop and beside matrix products alone,
+in one process; the ratios are the result (see `bench_10_quadratic_cost`). Plain means: the same
+model in float32, F.cross_entropy and autograd from the logits on, AdamW with neither `fused` nor
+`foreach`, and the C library's memory as it comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from claims.bench_10_quadratic_cost import line, once
+from claims.harness.implementation import Implementation
+from claims.harness.seeds import Draws
+from claims.instruments.timing import Timing, exponents, measure, ratios, summary
+from claims.instruments.training.loop import build, gradients, optimiser_of
+from claims.instruments.training.obtain import keep_freed_memory
+from claims.instruments.training.spec import PRECISIONS, RunSpec, Text
+from claims.settings import ONE_BLOCK
+
+pytestmark = pytest.mark.benchmark(group="training")
+
+ROUNDS = 5
+STEP = RunSpec(ONE_BLOCK.model, Text(128), steps=1, batch=64)
+# Small ones, so that nine of them can be timed against each other.
+SMALL = replace(STEP, batch=16, precision="bfloat16")
+# The side of the square product that shows the machine's own rate: its operands stay in the cache.
+SIDE = 1024
+
+
+@pytest.fixture
+def draws() -> Draws:
+    return Draws(0, "bench_training")
+
+
+@pytest.fixture
+def show(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
+    """Print past pytest's capture."""
+
+    def past_capture(text: str) -> None:
+        with capsys.disabled():
+            print(text)
+
+    return past_capture
+
+
+@pytest.fixture(autouse=True)
+def _asked_for(benchmark: Any) -> None:
+    if benchmark.disabled:
+        pytest.skip("a benchmark: run with --benchmark-enable")
+
+
+def window(draws: Draws, spec: RunSpec) -> Tensor:
+    """(batch, length + 1): random tokens, as long as those of the run."""
+    length = length_of(spec)
+    return draws.integers(0, spec.model.vocabulary, spec.batch, length + 1, salt=f"{length}")
+
+
+def length_of(spec: RunSpec) -> int:
+    return spec.data.length if isinstance(spec.data, Text) else 0
+
+
+def our_step(implementation: Implementation, spec: RunSpec, tokens: Tensor) -> Callable[[], None]:
+    """One step as `train` takes it."""
+    model = build(implementation, spec)
+    optimiser = optimiser_of(model, spec)
+
+    def step() -> None:
+        gradients(model, tokens, spec, "cpu")
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+
+    return step
+
+
+def plain_step(implementation: Implementation, spec: RunSpec, tokens: Tensor) -> Callable[[], None]:
+    """One step as a short script takes it."""
+    model = build(implementation, spec)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=False, foreach=False)
+
+    def step() -> None:
+        logits = model(tokens[:, :-1])
+        loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+
+    return step
+
+
+def operations(spec: RunSpec) -> float:
+    """Multiplications and additions in the matrix products of one step, forward and backward.
+
+    Per token d_model^2 for each of W_q, W_k, W_v and W_o and eight times for the network, the
+    output head, and two products of attention with all keys. The backward pass has two products
+    for each of the forward pass, an addition goes with each multiplication.
+    """
+    m, length = spec.model, length_of(spec)
+    of_block = 12 * m.d_model**2 + 2 * length * m.d_model
+    multiplications = m.n_blocks * of_block + m.d_model * m.vocabulary
+    return 2.0 * 3.0 * spec.batch * length * multiplications
+
+
+def products(draws: Draws) -> dict[str, Callable[[], object]]:
+    """A square matrix product in each precision."""
+    a, b = (draws.normal(SIDE, SIDE, salt=salt) for salt in "ab")
+    low = a.bfloat16(), b.bfloat16()
+    return {"float32": lambda: a @ b, "bfloat16": lambda: low[0] @ low[1]}
+
+
+def test_a_step_beside_a_plain_one(
+    implementation: Implementation, benchmark: Any, draws: Draws, show: Callable[[str], None]
+) -> None:
+    """Tokens per second, the fraction of the floor, and the ratio to the plain loop.
+
+    Twice: with the memory as it comes, and with freed memory kept, as processes that train have it.
+    The floor is the step's matrix products at the rate of a square one in the same precision, timed
+    in the same rounds.
+    """
+    tokens = window(draws, STEP)
+    steps = {"plain": plain_step(implementation, STEP, tokens)}
+    for precision in PRECISIONS:
+        steps[precision] = our_step(implementation, replace(STEP, precision=precision), tokens)
+    alone = products(draws)
+    variants: dict[tuple[str, str], Callable[[], object]] = {}
+    variants |= {("step", name): step for name, step in steps.items()}
+    variants |= {("product", name): product for name, product in alone.items()}
+
+    def both() -> tuple[dict[tuple[str, str], Timing], dict[tuple[str, str], Timing]]:
+        as_it_comes = measure(variants, rounds=ROUNDS)
+        keep_freed_memory()
+        return as_it_comes, measure(variants, rounds=ROUNDS)
+
+    as_it_comes, kept = once(benchmark, both)
+    per_step, share = operations(STEP), operations(STEP) / (2.0 * SIDE**3)
+    show(
+        f"\n{per_step / 1e9:.1f} GFLOP in products, {tokens[:, 1:].numel()} tokens; "
+        f"median (quartiles) of {ROUNDS} rounds, {torch.get_num_threads()} thread"
+    )
+    for memory, measured in (("memory as it comes", as_it_comes), ("memory kept", kept)):
+        for name in steps:
+            timing = measured["step", name]
+            product = measured["product", "float32" if name == "plain" else name]
+            rate = summary(tuple(tokens[:, 1:].numel() / s for s in timing.seconds))
+            floor = summary(tuple(share * ratio for ratio in ratios(product, timing)))
+            against = summary(ratios(timing, measured["step", "plain"]))
+            show(f"{memory}, {name}: {1e3 * timing.median:.0f} ms")
+            show(line("  tokens per second", [rate]))
+            show(line("  fraction of the floor", [floor]))
+            show(line("  time / plain", [against]))
+            benchmark.extra_info[f"{name}, {memory}"] = {
+                "ms": 1e3 * timing.median,
+                "tokens per second": asdict(rate),
+                "fraction of the floor": asdict(floor),
+                "time / plain": asdict(against),
+            }
+    gflops = {name: 2e-9 * SIDE**3 / kept["product", name].median for name in alone}
+    show(f"products alone: {', '.join(f'{v:.0f} GFLOP/s {n}' for n, v in gflops.items())}")
+    plain = as_it_comes["step", "plain"].median
+    whole = {name: kept["step", name].median / plain for name in PRECISIONS}
+    text = ", ".join(f"{ratio:.2f} {name}" for name, ratio in whole.items())
+    show(f"ours with memory kept / plain with memory as it comes, medians: {text}")
+    benchmark.extra_info["GFLOP/s of products alone"] = gflops
+    benchmark.extra_info["memory kept / plain, memory as it comes"] = whole
+
+
+def test_how_a_step_grows(
+    implementation: Implementation, benchmark: Any, draws: Draws, show: Callable[[str], None]
+) -> None:
+    """The power of the size that time grows with: width, context, batch, in bfloat16.
+
+    Steps and seeds are left out: one follows another, in proportion, and on every core at once.
+    """
+    sizes: dict[str, dict[int, RunSpec]] = {
+        "width": {n: replace(SMALL, model=replace(SMALL.model, d_model=n)) for n in (64, 128, 256)},
+        "context": {
+            n: replace(SMALL, model=replace(SMALL.model, context=n), data=Text(n))
+            for n in (64, 128, 256)
+        },
+        "batch": {n: replace(SMALL, batch=n) for n in (8, 16, 32)},
+    }
+    variants = {
+        (name, n): our_step(implementation, spec, window(draws, spec))
+        for name, specs in sizes.items()
+        for n, spec in specs.items()
+    }
+    measured = once(benchmark, partial(measure, variants, rounds=ROUNDS))
+    show(f"\nmedian (quartiles) of {ROUNDS} rounds, bfloat16, from 16 windows of 128 at width 128")
+    for name, specs in sizes.items():
+        row = {n: measured[name, n] for n in specs}
+        work = {n: operations(spec) for n, spec in specs.items()}
+        first, *_, last = work
+        slope = summary(exponents(row))
+        show(line(f"{name} {tuple(specs)}", [slope]))
+        benchmark.extra_info[name] = {
+            "ms": {n: 1e3 * timing.median for n, timing in row.items()},
+            "exponent": asdict(slope),
+            "operations, last to first": work[last] / work[first],
+        }

@@ -1,0 +1,19 @@
+"""One block in float32 and with bfloat16 products: whether the document's budget may use those."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from claims.experiments import Budgets, Experiment
+from claims.instruments.training.spec import PRECISIONS, Evaluation, RunSpec, Text
+from claims.settings import ONE_BLOCK
+
+_RUN = RunSpec(
+    ONE_BLOCK.model, Text(128), steps=1000, batch=16, evaluations=(Evaluation(128),)
+)
+
+PRECISION_RUNS: Budgets = {
+    "document": Experiment(
+        {precision: replace(_RUN, precision=precision) for precision in PRECISIONS}, seeds=3
+    ),
+}

@@ -1,0 +1,609 @@
+"""Trained claims under pytest: what is trained for whom, at which budget, and what is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch._dynamo  # noqa: F401  pytester forgets what a run imports; torch allows this one once
+
+from claims.harness import machine
+from claims.instruments.training import plugin
+from claims.instruments.training.gather import Done, do_here
+from claims.instruments.training.spec import RunSpec
+from conftest import ROOT, Project, output
+
+# Trained models are noted; a tokenizer that takes no time stands in for the reference's.
+PACKAGE = """
+import json, os
+import torch, transformer
+from transformer import MultiHeadAttention
+
+class LanguageModel(transformer.LanguageModel):
+    trained = False
+
+    def forward(self, tokens):
+        if torch.is_grad_enabled() and not self.trained:
+            self.trained = True
+            with open(os.environ["TRAINED"], "a") as file:
+                file.write("once\\n")
+        return super().forward(tokens)
+
+class Tokenizer:
+    @classmethod
+    def train(cls, text, vocabulary):
+        return cls()
+
+    @classmethod
+    def load(cls, path):
+        return cls()
+
+    def encode(self, text):
+        return [ord(c) % 11 for c in text]
+
+    def save(self, path):
+        path.write_text("{}")
+"""
+EXPERIMENT = """
+from dataclasses import replace
+from claims.experiments import Experiment
+from claims.instruments.training.spec import Evaluation
+from small_runs import MODEL, SCORED, SPEC
+
+CI = Experiment({"a": SCORED, "b": replace(SCORED, steps=5)}, seeds=2)
+BOTH = {
+    "ci": CI, "document": Experiment({"a": replace(SCORED, steps=9), "b": SPEC}, seeds=3),
+}
+DOCUMENT = {"document": Experiment({"a": replace(SCORED, steps=8)}, seeds=1)}
+"""
+CLAIMS = """
+@claim("both")
+@trains(BOTH, "a")
+def test_both(runs, check):
+    check(len(runs.perplexities("a")), exact(len(runs.seeds)))
+
+@claim("second")
+@trains({"ci": CI}, "b", "a")
+def test_second(runs, check):
+    check([r.steps for r in runs.results("a") + runs.results("b")], exact([7, 7, 5, 5]))
+
+@claim("later")
+@trains(DOCUMENT, "a")
+def test_later(runs, check):
+    check(runs.results("a")[0].steps, exact(8))
+
+@claim("plain")
+def test_plain(check):
+    check(1, exact(1))
+"""
+PLUGINS = [
+    option
+    for name in ("claims.instruments.plugin", "claims.instruments.training.plugin")
+    for option in ("-p", name)
+]
+
+
+class Trained(Project):
+    """A project with a corpus, an empty run store, and a note of what was asked of the pool."""
+
+    def __init__(self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(pytester, monkeypatch)
+        self.asked: list[tuple[RunSpec, ...]] = []
+        self.cache = self.folder / "cache"
+        self.log = self.folder / "trained"
+        self.package("learning", PACKAGE)
+        (self.folder / "corpus.txt").write_text("The cat sat on the mat, and slept.\n" * 300)
+        monkeypatch.setenv("CLAIMS_CACHE", str(self.cache))
+        monkeypatch.setenv("CLAIMS_CORPUS", str(self.folder / "corpus.txt"))
+        monkeypatch.setenv("TRAINED", str(self.log))
+        monkeypatch.setattr(machine, "gpu_fault", lambda: "no card in this test")
+        monkeypatch.setattr(plugin, "do_all", self._do_all)
+        self.test(EXPERIMENT)
+
+    def _do_all(self, specs: Sequence[RunSpec], place: Any, ids: Any, *_: Any) -> Done:
+        """Without processes, which need seconds to start."""
+        self.asked.append(tuple(specs))
+        return do_here(specs, place, ids)
+
+    def of_claims(self) -> Trained:
+        """The four claims above."""
+        self.entry("both", kind="training").entry("second", kind="training")
+        self.entry(
+            "later", "not run", kind="training", awaits="the document's budget",
+            at_document={"verdict": "exact"},
+        )  # fmt: skip
+        self.entry("plain").test(CLAIMS)
+        return self
+
+    def run(self, *options: str) -> pytest.RunResult:
+        if "--implementation" not in options:
+            options = (*options, "--implementation", "learning")
+        return super().run(*PLUGINS, *options)
+
+    @property
+    def trainings(self) -> int:
+        """How many models were trained, in whatever process."""
+        return len(self.log.read_text().split()) if self.log.exists() else 0
+
+    def steps(self) -> Counter[int]:
+        """How many runs of so many steps were asked for."""
+        return Counter(spec.steps for specs in self.asked for spec in specs)
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Trained:
+    return Trained(pytester, monkeypatch)
+
+
+# ---- what is trained -----------------------------------------------------------------------------
+
+
+def test_the_small_budget_is_trained_once_for_all_claims(project: Trained) -> None:
+    """Two claims share the runs of "a"; each is trained once, two seeds, and never again."""
+    project.of_claims()
+    result = project.run("-m", "not gpu")
+    result.assert_outcomes(passed=3, deselected=2)
+    assert project.steps() == {7: 2, 5: 2}
+    assert project.trainings == 4
+    project.run("-m", "not gpu").assert_outcomes(passed=3, deselected=2)
+    assert (project.trainings, len(project.asked)) == (4, 1)
+
+
+@pytest.mark.parametrize("options", [("--budget", "ci"), ("--budget", "ci", "-m", "not gpu")])
+def test_budget_ci_deselects_the_document_s(project: Trained, options: tuple[str, ...]) -> None:
+    project.of_claims()
+    result = project.run(*options)
+    result.assert_outcomes(passed=3, deselected=2)
+    assert result.ret == 0
+    assert project.steps() == {7: 2, 5: 2}
+    assert "never collected" not in output(result)
+
+
+def test_budget_document_on_the_cpu_trains_the_document_s_alone(project: Trained) -> None:
+    result = project.of_claims().run("--budget", "document", "--device", "cpu")
+    result.assert_outcomes(passed=3, deselected=2)
+    assert project.steps() == {9: 3, 8: 1}
+
+
+def test_without_a_gpu_the_document_s_budget_is_not_run(project: Trained) -> None:
+    """With the reason; a claim that the small budget decided is decided."""
+    result = project.of_claims().run("--claims-json", "out.json")
+    result.assert_outcomes(passed=3, skipped=2)
+    assert project.steps() == {7: 2, 5: 2}
+    data = json.loads((project.folder / "out.json").read_text())
+    assert data["verdicts"] == {
+        "both": "exact", "second": "exact", "later": "not run", "plain": "exact",
+    }  # fmt: skip
+    assert "2 x needs a CUDA GPU: no card in this test" in output(result)
+    assert "1 x awaits" not in output(result)
+
+
+def test_collecting_trains_nothing(project: Trained) -> None:
+    result = project.of_claims().run("--collect-only", "-q")
+    assert result.ret == 0
+    for item in ("test_both[ci]", "test_both[document]", "test_second[ci]", "test_later[document]"):
+        assert item in output(result)
+    assert (project.asked, project.trainings) == ([], 0)
+    assert not project.cache.exists()
+
+
+def test_a_collection_that_failed_trains_nothing(project: Trained) -> None:
+    project.of_claims().test("1 / 0\n", module="test_03_average_as_softmax")
+    result = project.run("-m", "not gpu")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert project.trainings == 0
+
+
+def test_k_trains_for_the_claims_that_it_selects(project: Trained) -> None:
+    project.of_claims().run("-m", "not gpu", "-k", "both").assert_outcomes(passed=1, deselected=4)
+    assert project.steps() == {7: 2}
+    project.run("-k", "plain").assert_outcomes(passed=1, deselected=4)
+    assert len(project.asked) == 1
+
+
+def test_seeds_follow_the_base_seed_and_the_document_s_do_not(project: Trained) -> None:
+    project.entry("a", kind="training").test(
+        '@claim("a")\n@trains(BOTH, "a")\ndef test_a(runs, check):\n'
+        "    check(runs.seeds, exact([s.seed for s in runs.specs('a')]))\n"
+    )
+    project.run("--budget", "ci", "--base-seed", "3")
+    project.run("--budget", "document", "--device", "cpu", "--base-seed", "3")
+    assert [sorted(spec.seed for spec in specs) for specs in project.asked] == [
+        [300, 301], [0, 1, 2],
+    ]  # fmt: skip
+    assert all(spec.data.corpus for specs in project.asked for spec in specs)  # type: ignore[union-attr]
+
+
+def test_each_claim_gets_its_own_evaluations(project: Trained) -> None:
+    """Of one training that is evaluated for both, also where the store takes nothing."""
+    project.cache.mkdir()
+    (project.cache / "runs").write_text("a file where the folder should be")
+    project.entry("long", kind="training").entry("short", kind="training").test("""
+LONG = {"ci": Experiment({"a": replace(SPEC, evaluations=(Evaluation(8),))}, seeds=1)}
+SHORT = {"ci": Experiment({"a": replace(SPEC, evaluations=(Evaluation(4), Evaluation(1)))}, 1)}
+
+@claim("long")
+@trains(LONG, "a")
+def test_long(runs, check):
+    [result] = runs.results("a")
+    check(len(result.scores), exact(1))
+    check(runs.perplexities("a"), exact([result.scores[0].perplexity], because="the same score"))
+
+@claim("short")
+@trains(SHORT, "a")
+def test_short(runs, check, implementation):
+    from claims.instruments.training.evaluation import evaluate
+    from claims.instruments.session import tokens_of
+    [result], [model] = runs.results("a"), runs.models("a")
+    check(len(result.scores), exact(2))
+    second = result.scores[1].perplexity
+    check(runs.perplexities("a", Evaluation(1)), exact([second], because="the same score"))
+    ids = torch.tensor([ord(c) % 11 for c in "The cat sat on the mat, and slept.\\n" * 300])
+    again = evaluate(model, ids, Evaluation(4)).perplexity
+    check(runs.perplexities("a"), exact([again], because="the same windows"))
+""")
+    result = project.run("-W", "default::claims.instruments.training.store.RunStoreWarning")
+    result.assert_outcomes(passed=2, warnings=2)
+    text = output(result)
+    assert "runs cannot be written" in text
+    assert "runs are not kept" in text
+    assert project.trainings == 1
+
+
+def test_models_are_those_that_were_trained(project: Trained) -> None:
+    """From the store as well; no global generator is touched by building them."""
+    project.entry("a", kind="training").test(
+        '@claim("a")\n@trains({"ci": CI}, "a")\ndef test_a(runs, check):\n'
+        '    first, second = runs.models("a")\n'
+        "    check(first.training, exact(False))\n"
+        "    check(torch.equal(first.head.weight, second.head.weight), exact(False))\n"
+    )
+    for _ in range(2):
+        project.run().assert_outcomes(passed=1)
+    assert project.trainings == 2
+
+
+def test_a_damaged_entry_is_said_and_trained_again(project: Trained) -> None:
+    project.of_claims().run("-m", "not gpu", "-k", "both")
+    for path in (project.cache / "runs").glob("*/weights"):
+        path.write_bytes(path.read_bytes()[:-1])
+    result = project.run("-m", "not gpu", "-k", "both")
+    result.assert_outcomes(passed=1, deselected=4, warnings=2)
+    assert "weights is damaged; what it held is made again" in output(result)
+    assert project.trainings == 4
+
+
+def test_what_is_resumed_is_said(project: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    """After a kill that left the state of the fourth step."""
+    from claims.instruments.training.store import RunStore
+
+    project.of_claims().run("-m", "not gpu", "-k", "both")
+    [specs] = project.asked
+    for path in (project.cache / "runs").glob("*/result.json"):
+        path.unlink()
+    store = RunStore(project.cache / "runs", source(project))
+    store.keep_checkpoint(specs[0], {"step": 4})
+    capsys.readouterr()
+    project.run("-m", "not gpu", "-k", "both")
+    said = capsys.readouterr().err
+    assert "1 x heads, width 8, pre-norm, learned, seed 1700 goes on from step 4 of 7" in said
+
+
+def source(project: Trained) -> str:
+    from claims.harness.implementation import Implementation
+
+    return Implementation("learning").source_digest()
+
+
+# ---- packages that cannot be trained -------------------------------------------------------------
+
+
+def test_a_package_that_raises_fails_its_claims_alone(project: Trained) -> None:
+    project.package("failing", PACKAGE + """
+class LanguageModel(LanguageModel):
+    def __init__(self, **settings):
+        if settings["tied"]:
+            raise ZeroDivisionError("no tied model")
+        super().__init__(**settings)
+""")
+    project.of_claims().entry("tied", kind="training").test("""
+TIED = {"ci": Experiment({"t": replace(SPEC, model=replace(MODEL, tied=True))}, seeds=2)}
+
+@claim("tied")
+@trains(TIED, "t")
+def test_tied(runs, check):
+    check(len(runs.results("t")), exact(2))
+""")
+    result = project.run("-m", "not gpu", "--implementation", "failing")
+    result.assert_outcomes(passed=3, failed=1, deselected=2)
+    text = output(result)
+    assert (
+        "RunFailed: 1 x heads, width 8, pre-norm, learned, seed 1700 cannot be trained: "
+        "ZeroDivisionError: no tied model"
+    ) in text
+    assert "concurrent" not in text
+
+
+@pytest.mark.parametrize(
+    ("source_", "reason"),
+    [
+        ("def causal_mask(n): ...\n", "package_ does not provide Tokenizer"),
+        (PACKAGE + "del LanguageModel\n", "package_ does not provide LanguageModel"),
+        (PACKAGE + "del MultiHeadAttention\n", "package_ does not provide MultiHeadAttention"),
+    ],
+    ids=["no tokenizer", "no model", "no attention"],
+)
+def test_what_a_package_lacks_is_the_reason(project: Trained, source_: str, reason: str) -> None:
+    project.package("package_", source_)
+    project.entry("a", kind="training").test(
+        'OPEN = {"ci": Experiment({"a": replace(SCORED, causal=False)}, seeds=1)}\n'
+        '@claim("a")\n@trains(OPEN, "a")\ndef test_a(runs, check):\n'
+        '    check(len(runs.results("a")), exact(1))\n'
+    )
+    result = project.run("--implementation", "package_")
+    result.assert_outcomes(skipped=1)
+    assert f"1 x {reason}" in output(result)
+
+
+def test_without_a_corpus_claims_on_text_are_not_run(
+    project: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others are: repeated random tokens need none."""
+    from claims.instruments import session
+    from claims.instruments.corpus import CorpusError
+
+    monkeypatch.delenv("CLAIMS_CORPUS")
+
+    def nowhere(*_: Any, **__: Any) -> None:
+        raise CorpusError("no corpus in this test")
+
+    monkeypatch.setattr(session, "find_corpus", nowhere)
+    project.entry("r", kind="training").of_claims().test("""
+from claims.instruments.training.spec import Repeats
+REPEATS = {"ci": Experiment({"r": replace(SPEC, data=Repeats(11, 4)), "a": SCORED}, seeds=1)}
+
+@claim("r")
+@trains(REPEATS, "r")
+def test_r(runs, check):
+    check(runs.results("r")[0].steps, exact(7))
+""")
+    result = project.run("-m", "not gpu")
+    result.assert_outcomes(passed=2, skipped=2, deselected=2)
+    assert "2 x needs a corpus: no corpus in this test" in output(result)
+    assert project.trainings == 1
+
+
+# ---- options and marks ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--budget", "small"), "--budget takes ci or document, not 'small'"),
+        (("--budget", "document", "--device", "gpu"), "--device takes cpu, not 'gpu'"),
+        (("--device", "cpu"), "--device cpu belongs to --budget document"),
+        (("--device", "cpu", "--budget", "ci"), "--device cpu belongs to --budget document"),
+        (("--budget", "document"), "--budget document needs a CUDA GPU: no card in this test"),
+    ],
+)
+def test_bad_options_are_one_sentence(
+    project: Trained, options: tuple[str, ...], sentence: str
+) -> None:
+    result = project.of_claims().run(*options)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    [line] = [line for line in output(result).splitlines() if line.strip()]
+    assert sentence in line
+    assert project.trainings == 0
+
+
+@pytest.mark.parametrize(
+    ("mark", "sentence"),
+    [
+        ('@trains({"ci": CI}, "c")', "no budget of the experiment has the runs c; ci: a, b"),
+        ('@trains({"ci": CI})', "write @trains(EXPERIMENT, label, ...)"),
+        ("@trains()", "write @trains(EXPERIMENT, label, ...)"),
+        ('@trains(CI, "a")', "write @trains(EXPERIMENT, label, ...)"),
+        ('@trains({}, "a")', "an experiment has budgets ci or document"),
+        ('@trains({"huge": CI}, "a")', "an experiment has budgets ci or document"),
+    ],
+)
+def test_a_mark_that_names_no_runs_is_named(project: Trained, mark: str, sentence: str) -> None:
+    project.entry("a", kind="training").test(
+        f'@claim("a")\n{mark}\ndef test_a(runs, check):\n    check(1, exact(1))\n'
+    )
+    result = project.run()
+    assert result.ret != 0
+    assert f"test_02_average.py::test_a: {sentence}" in output(result).replace(
+        "write @trains(EXPERIMENT, label, ...); an", "an"
+    ) or f"test_02_average.py::test_a: {sentence}" in output(result)
+    assert project.trainings == 0
+
+
+def test_runs_without_the_mark_are_named(project: Trained) -> None:
+    project.entry("a").test(
+        '@claim("a")\ndef test_a(runs, check):\n    check(1, exact(1))\n'
+    )
+    result = project.run()
+    result.assert_outcomes(errors=1)
+    assert "test_a: `runs` belongs to a test marked @trains(...)" in output(result)
+
+
+def test_the_mark_without_runs_is_named(project: Trained) -> None:
+    project.entry("a", kind="training").test(
+        '@claim("a")\n@trains({"ci": CI}, "a")\ndef test_a(check):\n    check(1, exact(1))\n'
+    )
+    result = project.run()
+    assert result.ret != 0
+    assert "test_a: a test marked @trains(...) takes `runs`" in output(result)
+
+
+@pytest.mark.parametrize("asked", ["Evaluation(5)", "None"])
+def test_an_evaluation_that_a_run_does_not_have_is_named(project: Trained, asked: str) -> None:
+    experiment = "SCORED" if asked != "None" else "SPEC"
+    project.entry("a", kind="training").test(
+        f'@claim("a")\n@trains({{"ci": Experiment({{"a": {experiment}}}, 1)}}, "a")\n'
+        "def test_a(runs, check):\n"
+        f'    check(runs.perplexities("a", {asked}), exact(1))\n'
+    )
+    result = project.run()
+    result.assert_outcomes(failed=1)
+    assert "ValueError: the run 'a' has the evaluations [" in output(result)
+    assert f"], not {asked.removesuffix(')')}" in output(result).replace("length=", "")
+
+
+def test_runs_that_the_mark_does_not_name_are_refused(project: Trained) -> None:
+    project.entry("a", kind="training").test(
+        '@claim("a")\n@trains({"ci": CI}, "a")\ndef test_a(runs, check):\n'
+        '    check(runs.perplexities("b"), exact(1))\n'
+    )
+    result = project.run()
+    result.assert_outcomes(failed=1)
+    assert "the claim declares a; it asks for 'b'" in output(result)
+
+
+# ---- verdicts by budget --------------------------------------------------------------------------
+
+AT_BOTH = """
+@claim("a")
+@trains(BOTH, "a")
+def test_a(runs, check):
+    check(len(runs.seeds), exact({wanted}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "at_ci", "at_document"),
+    [(2, "exact", "refuted"), (3, "refuted", "exact")],
+)
+def test_verdicts_are_demanded_by_budget(
+    project: Trained, wanted: int, at_ci: str, at_document: str
+) -> None:
+    """Two seeds at the small budget, three at the document's: the same sentence, two verdicts."""
+    project.entry(
+        "a", at_ci, kind="training", reading="At ci.",
+        at_document={"verdict": at_document, "reading": "At three seeds."},
+    ).test(AT_BOTH.format(wanted=wanted))  # fmt: skip
+    small = project.run("-m", "not gpu", "--claims-json", "small.json")
+    large = project.run("--budget", "document", "--device", "cpu", "--claims-json", "large.json")
+    for result, verdict in ((small, at_ci), (large, at_document)):
+        kind = {"exact": "passed", "refuted": "xfailed"}[verdict]
+        result.assert_outcomes(**{kind: 1, "deselected": 1})
+    assert ("At three seeds." in output(large)) is (at_document == "refuted")
+    for name, budget, verdict in (("small", "ci", at_ci), ("large", "document", at_document)):
+        [run] = json.loads((project.folder / f"{name}.json").read_text())["runs"]
+        assert (run["budget"], run["expected_verdict"], run["verdict"]) == (
+            budget, verdict, verdict,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wanted", "options"),
+    [(3, ("-m", "not gpu")), (2, ("--budget", "document", "--device", "cpu"))],
+)
+def test_a_verdict_of_the_other_budget_is_none(
+    project: Trained, wanted: int, options: tuple[str, ...]
+) -> None:
+    project.entry(
+        "a", "exact", kind="training", at_document={"verdict": "exact"}
+    ).test(AT_BOTH.format(wanted=wanted))  # fmt: skip
+    project.run(*options).assert_outcomes(failed=1, deselected=1)
+
+
+def test_a_claim_of_the_document_s_budget_is_not_missed_but_not_run(project: Trained) -> None:
+    result = project.of_claims().run("-m", "not gpu")
+    assert result.ret == 0
+    text = output(result)
+    assert "never collected" not in text
+    assert "1 x awaits the document's budget" in text
+    assert re.search(r"2-average +3 +\. +\. +1 ", text)
+
+
+def test_a_verdict_at_a_budget_that_no_run_has_is_named(project: Trained) -> None:
+    project.entry("a", kind="training", at_document={"verdict": "exact"}).test(
+        '@claim("a")\n@trains({"ci": CI}, "a")\ndef test_a(runs, check):\n    check(1, exact(1))\n'
+    )
+    result = project.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "claim a: the ledger has a verdict at the document's budget, but its test trains" in (
+        output(result)
+    )
+    assert project.trainings == 0
+
+
+def test_a_claim_that_the_small_budget_cannot_decide_is_not_run_at_it(project: Trained) -> None:
+    """Though the experiment has it."""
+    project.entry(
+        "b", "not run", kind="training", awaits="hours", at_document={"verdict": "exact"}
+    ).entry("plain").test(
+        '@claim("b")\n@trains(BOTH, "a")\ndef test_b(runs, check):\n'
+        "    check(len(runs.seeds), exact(3))\n"
+        '@claim("plain")\ndef test_plain(check):\n    check(1, exact(1))\n'
+    )  # fmt: skip
+    result = project.run("-m", "not gpu")
+    result.assert_outcomes(passed=1, deselected=2)
+    assert result.ret == 0
+    assert "1 x awaits hours" in output(result)
+    assert project.trainings == 0
+    result = project.run("--budget", "document", "--device", "cpu")
+    result.assert_outcomes(passed=2, deselected=1)
+
+
+def test_only_a_trained_claim_has_a_verdict_at_the_document_s_budget(project: Trained) -> None:
+    result = project.entry("a", at_document={"verdict": "exact"}).test("").run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "claim a: only claims of kind 'training' have a budget" in output(result)
+
+
+# ---- processes -----------------------------------------------------------------------------------
+
+CONFTEST = """
+from pathlib import Path
+from claims.harness import ledger, report, tables
+
+HERE = Path(__file__).parent
+ledger.LEDGER = HERE / "fixtures" / "ledger.yaml"
+tables.EXPECTED = HERE / "fixtures" / "expected"
+report.CLAIMS = HERE / "claims"
+"""
+
+
+def in_processes(project: Trained, *options: str) -> dict[str, Any]:
+    """pytest as users start it; what it recorded, without times."""
+    project.write_ledger()
+    (project.folder / "conftest.py").write_text(CONFTEST)
+    arguments = [sys.executable, "-m", "pytest", "-p", "claims.harness.plugin", *PLUGINS]
+    arguments += ["-p", "no:cacheprovider", "-p", "no:randomly", "--implementation", "learning"]
+    path = [str(project.folder), str(ROOT / "tests"), str(ROOT)]
+    done = subprocess.run(
+        [*arguments, "claims", "-m", "not gpu", "--claims-json", "out.json", *options],
+        cwd=project.folder, capture_output=True, text=True, timeout=600,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    data = json.loads((project.folder / "out.json").read_text())
+    return {run["test"]: (run["verdict"], run["records"]) for run in data["runs"]}
+
+
+def test_two_workers_train_each_run_once_and_measure_the_same(project: Trained) -> None:
+    """Under xdist each worker trains what no other is at; without it a pool does."""
+    project.entry("p", "holds", kind="training").of_claims().test("""
+@claim("p")
+@trains({"ci": CI}, "a", "b")
+def test_p(runs, check):
+    values = runs.perplexities("a") + runs.perplexities("b")
+    check(sum(values), ulps(sum(values), 1, "itself"))
+""")
+    pooled = in_processes(project)
+    assert project.trainings == 4
+    project.cache.rename(project.folder / "elsewhere")
+    assert in_processes(project, "-n", "2") == pooled
+    assert project.trainings == 8
+    assert len(pooled) == 4
+    assert isinstance(pooled["claims/test_02_average.py::test_p[ci]"][1][0]["measured"], float)
