@@ -58,7 +58,7 @@ from claims.instruments.schema_answers import (
     shares,
 )
 from claims.instruments.schema_circuits import BROKEN, Circuit, circuit
-from claims.instruments.training.plugin import Runs
+from claims.instruments.training.results import Runs
 from claims.instruments.training.spec import Repeats
 from claims.instruments.winograd import (
     ADJECTIVE,
@@ -738,7 +738,7 @@ def test_block_1_has_a_previous_token_head_and_block_2_has_none(runs: Runs, chec
     """
     data = _repeats(runs, "two blocks")
     first, second = (
-        [float(previous_token_scores(m, data, b).max()) for m in runs.models("two blocks")]
+        [float(previous_token_scores(m, data, b).max()) for m in _models(runs, "two blocks")]
         for b in (0, 1)
     )
     check(first, trained(0.3, 1.0, "three times a uniform head's"), seeds=runs.seeds)
@@ -751,7 +751,7 @@ def test_block_2_has_an_induction_head_and_block_1_has_none(runs: Runs, check: C
     """A head of block 2 looks at what followed the same token before; none of block 1 does."""
     data = _repeats(runs, "two blocks")
     first, second = (
-        [float(induction_scores(m, data, b).max()) for m in runs.models("two blocks")]
+        [float(induction_scores(m, data, b).max()) for m in _models(runs, "two blocks")]
         for b in (0, 1)
     )
     check(first, trained(0.0, 0.15, "as a uniform head's"), seeds=runs.seeds)
@@ -769,7 +769,7 @@ def test_without_the_token_before_induction_is_lost(runs: Runs, check: Check) ->
     data = _repeats(runs, "two blocks")
     lost = [
         loss_without_the_token_before(m, data, 0).repeated - losses(m, data).repeated
-        for m in runs.models("two blocks")
+        for m in _models(runs, "two blocks")
     ]
     check(lost, trained(1.0, 10.0, "at least a nat"), seeds=runs.seeds)
 
@@ -785,7 +785,7 @@ def test_the_head_forms_when_the_loss_falls(runs: Runs, check: Check) -> None:
     labels = list(FORMING["document"].runs)
     scores, falls = [], []
     for label in labels:
-        data, models = _repeats(runs, label), runs.models(label)
+        data, models = _repeats(runs, label), _models(runs, label)
         scores.append([float(induction_scores(m, data, 1).max()) for m in models])
         falls.append([-losses(m, data).repeated for m in models])
     apart = [
@@ -836,8 +836,13 @@ def _each(
     """`measure(model, language, held-out sentences)` of every seed's model."""
     return [
         measure(model, *held_out(spec))
-        for spec, model in zip(runs.specs(label), runs.models(label), strict=True)
+        for spec, model in zip(runs.specs(label), _models(runs, label), strict=True)
     ]
+
+
+def _models(runs: Runs, label: str) -> list[Any]:
+    """Every seed's model, on the CPU, wherever it was trained: that is where it is looked into."""
+    return [model.cpu() for model in runs.models(label)]
 
 
 def _answers(runs: Runs, label: str) -> list[Shares]:
@@ -887,7 +892,7 @@ def _repeats(runs: Runs, label: str) -> Repeated:
 
 def _losses(runs: Runs, label: str) -> list[Losses]:
     data = _repeats(runs, label)
-    return [losses(model, data) for model in runs.models(label)]
+    return [losses(model, data) for model in _models(runs, label)]
 
 
 def _half_way(values: Sequence[float]) -> int:

@@ -104,10 +104,10 @@ def _train(place: Place) -> None:
         return
     workers = min(cores(), len(missing))
     with shown(len(missing), len(wanted) - len(missing), []) as report:
-        outcomes, _, faults = do_all(missing, place, None, workers, report)
-    failed = [outcome.sentence for outcome in outcomes.values() if isinstance(outcome, Failure)]
-    if failed or faults:
-        raise SystemExit("\n".join([*failed, *faults]))
+        done = do_all(missing, place, None, workers, report)
+    failed = [each.sentence for each in done.outcomes.values() if isinstance(each, Failure)]
+    if failed or done.faults:
+        raise SystemExit("\n".join([*failed, *done.faults]))
 
 
 # ---- tables --------------------------------------------------------------------------------------
