@@ -1,4 +1,4 @@
-"""Where one block and where two solve the pool language: steps, width, network.
+"""Where one block and where two solve the pool language: steps, width, network, positions.
 
 All at the small settings of `winograd`: width 64, four heads, batches of 32 at 3e-3. The variants
 change one thing at a time; a step of two blocks costs about two of one block, so that the models
@@ -18,6 +18,7 @@ STEPS = {"one block": (250, 500, 1000), "two blocks": (250, 500)}
 CHANGES: dict[str, dict[str, Any]] = {
     "width 32": {"d_model": 32},
     "no network": {"feed_forward": False},
+    "no positions": {"positions": "none"},
 }
 BLOCKS = {"one block": (ONE, 1000), "two blocks": (TWO, 500)}
 
