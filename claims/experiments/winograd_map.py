@@ -1,4 +1,4 @@
-"""Where one block and where two solve the pool language: steps, width, network, positions.
+"""Where one block and where two solve the pool language: steps, width, heads and so on.
 
 All at the small settings of `winograd`: width 64, four heads, batches of 32 at 3e-3. The variants
 change one thing at a time; a step of two blocks costs about two of one block, so that the models
@@ -17,6 +17,7 @@ from claims.instruments.training.spec import RunSpec
 STEPS = {"one block": (250, 500, 1000), "two blocks": (250, 500)}
 CHANGES: dict[str, dict[str, Any]] = {
     "width 32": {"d_model": 32},
+    "1 head": {"n_heads": 1},
     "no network": {"feed_forward": False},
     "no positions": {"positions": "none"},
 }

@@ -2,7 +2,7 @@
 
 Trains what the run store lacks, about an hour on one core, and writes into FOLDER
 
-accuracy.csv        what one block and two answer right: steps, width, network, positions
+accuracy.csv        what one block and two answer right: steps, width, heads, network, positions
 circuits.csv        each model of two blocks: what its answers hang on
 cuts.csv            each edge cut: the accuracy that is left and the logit difference that it costs
 adjectives.csv      block 2's row for each of the eight adjectives
