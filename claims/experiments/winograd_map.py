@@ -1,4 +1,4 @@
-"""Where one block and where two solve the pool language: steps, width, heads and so on.
+"""One block and two on the pool language, by steps, width, heads, network and positions.
 
 All at the small settings of `winograd`: width 64, four heads, batches of 32 at 3e-3. The variants
 change one thing at a time; a step of two blocks costs about two of one block, so that the models
