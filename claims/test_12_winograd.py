@@ -2,25 +2,64 @@
 
 One adjective decides what a pronoun means. With an animal and a place the words alone give the
 answer; with two nouns out of one pool only their order does, and what is blind to order can't tell
-the two apart. These claims are about the language, about models whatever their weights, and about
-the numbers that the document prints; what training makes of it is decided elsewhere.
+the two apart. The first claims are about the language, about models whatever their weights, and
+about the numbers that the document prints. The others are about trained models: what they answer,
+where they look, and, by cutting edges and exchanging outputs, what their answers hang on.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections import Counter
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from claims.harness import Check, Draws, Expected, claim, digits, exact, rounding, ulps, within
+from claims.experiments.induction import FORMING, INDUCTION
+from claims.experiments.winograd import ORDER_BLIND, TEN_SEEDS, WINOGRAD
+from claims.experiments.winograd_map import WINOGRAD_STEPS, WINOGRAD_VARIANTS
+from claims.harness import (
+    Check,
+    Draws,
+    Expected,
+    claim,
+    digits,
+    exact,
+    rounding,
+    trained,
+    trains,
+    ulps,
+    within,
+)
 from claims.harness.implementation import Implementation
 from claims.instruments.activations import attention_weights, passing_through
+from claims.instruments.induction import (
+    Losses,
+    Repeated,
+    induction_scores,
+    loss_without_the_token_before,
+    losses,
+    previous_token_scores,
+    repeated,
+)
+from claims.instruments.schema_answers import (
+    Shares,
+    held_out,
+    logit_lens,
+    margins,
+    mean_row,
+    rows,
+    shares,
+)
+from claims.instruments.schema_circuits import BROKEN, Circuit, circuit
+from claims.instruments.training.results import Runs
+from claims.instruments.training.spec import Repeats
 from claims.instruments.winograd import (
     ADJECTIVE,
     ANSWER,
@@ -29,6 +68,8 @@ from claims.instruments.winograd import (
     CROSSER,
     POOL,
     SCORED,
+    SECOND,
+    Language,
     Sentence,
     count_answers,
     parse,
@@ -37,6 +78,7 @@ from claims.instruments.winograd import (
 
 PAIRS = st.sampled_from(POOL.pairs)
 TIRED, WET = Sentence("animal", "street", "tired"), Sentence("animal", "street", "wet")
+FIVE_POINTS = "five points either way: no settings are printed, and seeds differ by as much"
 OFF_THE_ADJECTIVE = [i for i in range(SCORED + 1) if i != ADJECTIVE]
 
 
@@ -358,6 +400,401 @@ def test_one_block_is_left_at_chance(check: Check, document: Expected) -> None:
     check(document["one_block"], within(0.0, ceiling, "one answer, right for 4 of 8 adjectives"))
 
 
+# ---- trained: the version that can be cheated ---------------------------------------------------
+
+
+@claim("cheat-uniform-100")
+@trains(ORDER_BLIND, "average, category")
+def test_the_average_solves_the_category_version(
+    runs: Runs, check: Check, document: Expected
+) -> None:
+    """On the category version the uniform causal average names the right noun, 100.0 %.
+
+    Of twelve pairs held out, 96 sentences, the share whose greatest logit is the referent's.
+    """
+    right = [s.right for s in _answers(runs, "average, category")]
+    check(right, _near(document["value"]), seeds=runs.seeds)
+
+
+@claim("cheat-one-block-91.7")
+@trains(ORDER_BLIND, "one block, category")
+def test_one_block_on_the_category_version(runs: Runs, check: Check, document: Expected) -> None:
+    """On the category version one transformer block names the right noun, 91.7 %."""
+    right = [s.right for s in _answers(runs, "one block, category")]
+    check(right, _near(document["value"]), seeds=runs.seeds)
+
+
+@claim("bag-beats-transformer")
+@trains(ORDER_BLIND, "average, category", "one block, category")
+def test_the_bag_of_words_beats_the_transformer(runs: Runs, check: Check) -> None:
+    """On the category version the bag of words beats the transformer.
+
+    The average's accuracy minus one block's, seed by seed, on the same held-out pairs.
+    """
+    labels = ("average, category", "one block, category")
+    average, block = (_answers(runs, label) for label in labels)
+    ahead = [a.right - b.right for a, b in zip(average, block, strict=True)]
+    check(ahead, trained(0.0, 1.0, "ahead by anything"), seeds=runs.seeds)
+
+
+# ---- trained: the pool --------------------------------------------------------------------------
+
+
+@claim("pool-uniform-27.9")
+@trains(ORDER_BLIND, "average")
+def test_the_average_is_right_in_27_9_percent(
+    runs: Runs, check: Check, document: Expected
+) -> None:
+    """In the pool language the uniform average names the right noun in 27.9 %."""
+    right = [s.right for s in _answers(runs, "average")]
+    check(right, _near(document["value"]), seeds=runs.seeds)
+
+
+@claim("pool-uniform-wrong-half")
+@trains(ORDER_BLIND, "average")
+def test_the_average_names_the_wrong_noun_half_of_the_time(
+    runs: Runs, check: Check, document: Expected
+) -> None:
+    """The uniform average answers with the wrong noun of the pair exactly half of the time."""
+    wrong = [s.wrong_noun for s in _answers(runs, "average")]
+    half = document["value"]
+    check(wrong, trained(half - 0.01, half + 0.01, "exactly half, to one point"), seeds=runs.seeds)
+
+
+@claim("average-wrong-more-often-than-right")
+@trains(ORDER_BLIND, "average")
+def test_the_average_is_wrong_more_often_than_right(runs: Runs, check: Check) -> None:
+    """The uniform average names the wrong noun more often than the right one.
+
+    Its training held the same bag of words with the other answer, and with no other.
+    """
+    more = [s.wrong_noun - s.right for s in _answers(runs, "average")]
+    check(more, trained(0.0, 1.0, "more often by anything"), seeds=runs.seeds)
+
+
+@claim("pool-one-block-92.7")
+@trains(WINOGRAD, "one block")
+def test_one_block_is_right_in_92_7_percent(runs: Runs, check: Check, document: Expected) -> None:
+    """In the pool language one block names the right noun in 92.7 %."""
+    right = [s.right for s in _answers(runs, "one block")]
+    check(right, _near(document["value"]), seeds=runs.seeds)
+
+
+@claim("pool-two-blocks-100")
+@trains(WINOGRAD, "two blocks")
+def test_two_blocks_are_right_in_100_percent(
+    runs: Runs, check: Check, document: Expected
+) -> None:
+    """In the pool language two blocks name the right noun in 100 %."""
+    right = [s.right for s in _answers(runs, "two blocks")]
+    check(right, _near(document["value"]), seeds=runs.seeds)
+
+
+@claim("one-block-solves-it-too")
+@trains(TEN_SEEDS, "one block")
+def test_one_block_can_solve_the_pool_language(runs: Runs, check: Check) -> None:
+    """One block, which has nothing to compose with, can name every right noun: 100.0 %.
+
+    The best of ten seeds.
+    """
+    best = max(s.right for s in _answers(runs, "one block"))
+    check(best, digits(1.0, 3))
+
+
+@claim("two-blocks-are-sooner")
+@trains(WINOGRAD_STEPS, "one block, 500", "two blocks, 500")
+def test_two_blocks_are_there_sooner_than_one(runs: Runs, check: Check) -> None:
+    """After the same number of steps two blocks are ahead of one: the difference, seed by seed."""
+    one, two = (_answers(runs, f"{blocks}, 500") for blocks in ("one block", "two blocks"))
+    ahead = [b.right - a.right for a, b in zip(one, two, strict=True)]
+    check(ahead, trained(0.0, 0.6, "ahead, by at most a coin's half"), seeds=runs.seeds)
+
+
+@claim("two-blocks-of-attention-are-enough")
+@trains(WINOGRAD_VARIANTS, "two blocks, no network")
+def test_two_blocks_of_attention_alone_solve_it(runs: Runs, check: Check) -> None:
+    """Two blocks without their feed-forward networks name the right noun in 100 %."""
+    right = [s.right for s in _answers(runs, "two blocks, no network")]
+    check(right, _near(1.0), seeds=runs.seeds)
+
+
+# ---- trained: the maps --------------------------------------------------------------------------
+
+
+@claim("map-blk1-tired")
+@trains(WINOGRAD, "two blocks")
+def test_the_first_row_for_tired(runs: Runs, check: Check, document: Expected) -> None:
+    """Block 1 at position 14, tired: 0.70 on animal, 0.06 street, 0.05 comma, 0.19 the, 0 else.
+
+    The cell that is farthest from the printed one, averaged over heads, of each seed's model.
+    """
+    off = _farthest_cells(runs, TIRED, 0, document["row"])
+    check(off, _at_most(0.05, "five hundredths of weight"), seeds=runs.seeds)
+
+
+@claim("map-blk2-tired")
+@trains(WINOGRAD, "two blocks")
+def test_the_second_row_for_tired(runs: Runs, check: Check, document: Expected) -> None:
+    """Block 2 at position 14, tired: 1.00 on the adjective."""
+    off = _farthest_cells(runs, TIRED, 1, document["row"])
+    check(off, _at_most(0.05, "five hundredths of weight"), seeds=runs.seeds)
+
+
+@claim("map-blk1-wet")
+@trains(WINOGRAD, "two blocks")
+def test_the_first_row_for_wet(runs: Runs, check: Check, document: Expected) -> None:
+    """Block 1 at position 14, wet: the same digits as for tired."""
+    off = _farthest_cells(runs, WET, 0, document["row"])
+    check(off, _at_most(0.05, "five hundredths of weight"), seeds=runs.seeds)
+
+
+@claim("map-blk2-wet")
+@trains(WINOGRAD, "two blocks")
+def test_the_second_row_for_wet(runs: Runs, check: Check, document: Expected) -> None:
+    """Block 2 at position 14, wet: 0.49 street, 0.25 the, 0.20 too, 0.03 wet, 0.03 cross."""
+    off = _farthest_cells(runs, WET, 1, document["row"])
+    check(off, _at_most(0.05, "five hundredths of weight"), seeds=runs.seeds)
+
+
+@claim("blk1-identical-both-sentences")
+@trains(WINOGRAD, "two blocks")
+def test_block_1_is_identical_in_both_sentences(runs: Runs, check: Check) -> None:
+    """Block 1 is identical in both sentences, to the two decimals printed.
+
+    The greatest difference between the cells of tired and of wet, in each seed's model.
+    """
+
+    def difference(model: Any, language: Language, _: object) -> float:
+        tired, wet = (mean_row(model, language, s, 0) for s in (TIRED, WET))
+        return float((tired - wet).abs().max())
+
+    because = "half a unit of the last decimal printed"
+    check(_each(runs, "two blocks", difference), _at_most(0.005, because), seeds=runs.seeds)
+
+
+@claim("blk2-rule-eight-adjectives")
+@trains(WINOGRAD, "two blocks")
+def test_the_second_block_follows_one_rule_over_all_adjectives(runs: Runs, check: Check) -> None:
+    """Over all eight adjectives block 2 sees the adjective, or for the crossed the second noun.
+
+    The share of held-out sentences in whose row, averaged over heads, that cell is the greatest.
+    """
+
+    def follows(model: Any, language: Language, sentences: Sequence[Sentence]) -> float:
+        rule = [ADJECTIVE if s.adjective in CROSSER else SECOND for s in sentences]
+        return _share_greatest(model, language, sentences, rule)
+
+    check(_each(runs, "two blocks", follows), _near(1.0), seeds=runs.seeds)
+
+
+@claim("crosser-all-weight-on-adjective")
+@trains(WINOGRAD, "two blocks")
+def test_for_a_crosser_adjective_block_2_is_all_on_the_adjective(
+    runs: Runs, check: Check, document: Expected
+) -> None:
+    """For a crosser adjective the second block spends all its weight on the adjective.
+
+    The mean over held-out sentences and heads.
+    """
+
+    def on_adjective(model: Any, language: Language, sentences: Sequence[Sentence]) -> float:
+        crosser = [s for s in sentences if s.adjective in CROSSER]
+        return float(rows(model, language, crosser, 1)[..., ADJECTIVE].mean())
+
+    check(_each(runs, "two blocks", on_adjective), _near(document["value"]), seeds=runs.seeds)
+
+
+@claim("crossed-fetches-other-noun")
+@trains(WINOGRAD, "two blocks")
+def test_for_a_crossed_adjective_block_2_fetches_the_other_noun(
+    runs: Runs, check: Check
+) -> None:
+    """For a crossed adjective the second block fetches the other noun.
+
+    Read as of its printed row: most of the weight, over held-out sentences and heads.
+    """
+
+    def fetched(model: Any, language: Language, sentences: Sequence[Sentence]) -> float:
+        crossed = [s for s in sentences if s.adjective in CROSSED]
+        return float(rows(model, language, crossed, 1)[..., SECOND].mean())
+
+    weights = _each(runs, "two blocks", fetched)
+    check(weights, trained(0.5, 1.05, "most of a row"), seeds=runs.seeds)
+
+
+# ---- trained: what the answers hang on ----------------------------------------------------------
+
+
+@claim("answer-already-in-residual")
+@trains(WINOGRAD, "two blocks")
+def test_for_a_crosser_adjective_the_answer_is_there_after_block_1(
+    runs: Runs, check: Check
+) -> None:
+    """For a crosser adjective the answer is already in the residual stream, put there by block 1.
+
+    Read off after block 1 by the final LayerNorm and the output head: the share of sentences in
+    which the first noun is above the second.
+    """
+
+    def there(model: Any, language: Language, sentences: Sequence[Sentence]) -> float:
+        crosser = [s for s in sentences if s.adjective in CROSSER]
+        above = margins(logit_lens(model, language, crosser, 0), language, crosser)
+        return float((above > 0).double().mean())
+
+    check(_each(runs, "two blocks", there), _near(1.0), seeds=runs.seeds)
+
+
+@claim("two-hop-composition")
+@trains(WINOGRAD, "two blocks")
+def test_the_two_hop_circuit_is_the_mechanism(runs: Runs, check: Check) -> None:
+    """Composition across layers is the mechanism: block 1 brings a noun, block 2 keeps it or not.
+
+    1 for a seed whose model breaks, to under 75 % of right nouns, without block 1's view of the
+    first noun (crosser sentences) and without block 2's view of the adjective, but not without
+    block 1's of the adjective; 0 for another.
+    """
+    found = [float(c.two_hops) for c in _circuits(runs)]
+    check(found, trained(0.95, 1.05, "in every seed"), seeds=runs.seeds)
+
+
+@claim("one-block-reads-the-adjective")
+@trains(WINOGRAD, "two blocks")
+def test_one_of_the_two_blocks_reads_the_adjective(runs: Runs, check: Check) -> None:
+    """The answers hang on one block's view of the adjective, and not on the other's.
+
+    Without the one edge they break, to less than half-way between a tossed coin and all right;
+    without the other they do not.
+    """
+    views = [sorted((c.adjective_1, c.adjective_2)) for c in _circuits(runs)]
+    breaks = trained(0.4, BROKEN, "one half would be a tossed coin")
+    check([low for low, _ in views], breaks, seeds=runs.seeds)
+    stands = trained(BROKEN, 1.25, "no share is above one")
+    check([high for _, high in views], stands, seeds=runs.seeds)
+
+
+@claim("which-block-reads-it-is-chance")
+@trains(TEN_SEEDS, "two blocks")
+def test_either_block_may_be_the_one_that_reads(runs: Runs, check: Check) -> None:
+    """In some seeds block 1 alone reads the adjective, in others block 2 alone does."""
+    readers = {c.adjective_read_by for c in _circuits(runs)}
+    check({"block 1", "block 2"} <= readers, exact(True))
+
+
+@claim("exchanged-attention-turns-the-answer")
+@trains(WINOGRAD, "two blocks")
+def test_the_sister_sentences_attention_turns_the_answer(runs: Runs, check: Check) -> None:
+    """What that block gives at position 14, taken from the sister sentence, turns the answer.
+
+    The sister has an adjective of the other role, and nothing else is exchanged: cause, where a map
+    is correlation. Of the two blocks the one that turns more.
+    """
+    turned = [max(c.role_1, c.role_2) for c in _circuits(runs)]
+    check(turned, trained(0.9, 1.05, "nine answers of ten"), seeds=runs.seeds)
+
+
+# ---- beyond the chapter: induction --------------------------------------------------------------
+
+
+@claim("induction-two-blocks-learn-it")
+@trains(INDUCTION, "two blocks")
+def test_two_blocks_of_attention_complete_what_repeats(runs: Runs, check: Check) -> None:
+    """Two blocks of attention alone complete [A][B] ... [A] with [B], in rows never seen.
+
+    Random tokens that repeat after 8 to 16: the loss on what is new minus that on what repeats. It
+    can be at most log 32, a coin of 32 faces against certainty.
+    """
+    gained = [x.new - x.repeated for x in _losses(runs, "two blocks")]
+    check(gained, trained(2.5, math.log(32), "most of log 32 = 3.47 nats"), seeds=runs.seeds)
+
+
+@claim("induction-one-block-cannot")
+@trains(INDUCTION, "one block")
+def test_one_block_of_attention_cannot(runs: Runs, check: Check) -> None:
+    """One block of attention alone cannot: it tells which tokens are about, not which comes next.
+
+    Rows have 8 to 16 tokens: who knows them, and no more, pays at least log 8 for each.
+    """
+    paid = [x.repeated for x in _losses(runs, "one block")]
+    check(paid, trained(math.log(8), math.log(32), "log 8 to log 32"), seeds=runs.seeds)
+
+
+@claim("induction-one-period-needs-no-induction")
+@trains(INDUCTION, "one block, one period")
+def test_with_one_period_one_block_is_enough(runs: Runs, check: Check) -> None:
+    """When every row repeats after 16 tokens, one block learns it too: positions tell where.
+
+    So a test of induction must vary the distance.
+    """
+    gained = [x.new - x.repeated for x in _losses(runs, "one block, one period")]
+    check(gained, trained(2.5, 4.0, "as much as two blocks gain"), seeds=runs.seeds)
+
+
+@claim("induction-previous-token-head")
+@trains(INDUCTION, "two blocks")
+def test_block_1_has_a_previous_token_head_and_block_2_has_none(runs: Runs, check: Check) -> None:
+    """A head of block 1 looks at the token before; none of block 2 does.
+
+    The weight on it, of the head that has most; uniform heads would have 0.10.
+    """
+    data = _repeats(runs, "two blocks")
+    first, second = (
+        [float(previous_token_scores(m, data, b).max()) for m in _models(runs, "two blocks")]
+        for b in (0, 1)
+    )
+    check(first, trained(0.3, 1.0, "three times a uniform head's"), seeds=runs.seeds)
+    check(second, trained(0.0, 0.1, "below a uniform head's"), seeds=runs.seeds)
+
+
+@claim("induction-head-in-block-2")
+@trains(INDUCTION, "two blocks")
+def test_block_2_has_an_induction_head_and_block_1_has_none(runs: Runs, check: Check) -> None:
+    """A head of block 2 looks at what followed the same token before; none of block 1 does."""
+    data = _repeats(runs, "two blocks")
+    first, second = (
+        [float(induction_scores(m, data, b).max()) for m in _models(runs, "two blocks")]
+        for b in (0, 1)
+    )
+    check(first, trained(0.0, 0.15, "as a uniform head's"), seeds=runs.seeds)
+    check(second, trained(0.3, 1.0, "many times a uniform head's"), seeds=runs.seeds)
+
+
+@claim("induction-needs-the-previous-token-head")
+@trains(INDUCTION, "two blocks")
+def test_without_the_token_before_induction_is_lost(runs: Runs, check: Check) -> None:
+    """The second head reads what the first one wrote: blind block 1 to the token before, and it is
+    lost.
+
+    The loss on what repeats, with those edges of block 1 cut, minus that without.
+    """
+    data = _repeats(runs, "two blocks")
+    lost = [
+        loss_without_the_token_before(m, data, 0).repeated - losses(m, data).repeated
+        for m in _models(runs, "two blocks")
+    ]
+    check(lost, trained(1.0, 10.0, "at least a nat"), seeds=runs.seeds)
+
+
+@claim("induction-forms-at-a-moment")
+@trains(FORMING, *FORMING["document"].runs)
+def test_the_head_forms_when_the_loss_falls(runs: Runs, check: Check) -> None:
+    """Induction heads form at an identifiable moment, and that is when the loss falls.
+
+    Ten seeds, looked at after 25 to 300 steps: the first look at which the induction score is
+    half-way up, and the first at which the loss on what repeats is half-way down, in looks apart.
+    """
+    labels = list(FORMING["document"].runs)
+    scores, falls = [], []
+    for label in labels:
+        data, models = _repeats(runs, label), _models(runs, label)
+        scores.append([float(induction_scores(m, data, 1).max()) for m in models])
+        falls.append([-losses(m, data).repeated for m in models])
+    apart = [
+        float(_half_way(score) - _half_way(fall))
+        for score, fall in zip(zip(*scores, strict=True), zip(*falls, strict=True), strict=True)
+    ]
+    check(apart, trained(-1.0, 1.0, "less than one look"), seeds=runs.seeds)
+
+
 # ---- what several claims need -------------------------------------------------------------------
 
 
@@ -388,3 +825,77 @@ def _rows_at_the_answer(
     runs = ((model, tired), (model, wet), (copy.deepcopy(model).double(), tired))
     rows = [attention_weights(m, tokens, 0)[:, :, SCORED, : SCORED + 1] for m, tokens in runs]
     return rows[0], rows[1], rows[2]
+
+
+T = TypeVar("T")
+
+
+def _each(
+    runs: Runs, label: str, measure: Callable[[Any, Language, Sequence[Sentence]], T]
+) -> list[T]:
+    """`measure(model, language, held-out sentences)` of every seed's model."""
+    return [
+        measure(model, *held_out(spec))
+        for spec, model in zip(runs.specs(label), _models(runs, label), strict=True)
+    ]
+
+
+def _models(runs: Runs, label: str) -> list[Any]:
+    """Every seed's model, on the CPU, wherever it was trained: that is where it is looked into."""
+    return [model.cpu() for model in runs.models(label)]
+
+
+def _answers(runs: Runs, label: str) -> list[Shares]:
+    return _each(runs, label, shares)
+
+
+def _circuits(runs: Runs) -> list[Circuit]:
+    return _each(runs, "two blocks", circuit)
+
+
+def _near(share: float) -> trained:
+    return trained(share - 0.05, share + 0.05, FIVE_POINTS)
+
+
+def _at_most(most: float, because: str) -> trained:
+    """For what cannot be negative."""
+    return trained(-most, most, because)
+
+
+def _farthest_cells(
+    runs: Runs, sentence: Sentence, block: int, printed: Sequence[float]
+) -> list[float]:
+    """For each seed the greatest distance of a cell from the printed one."""
+
+    def farthest(model: Any, language: Language, _: object) -> float:
+        row = mean_row(model, language, sentence, block)
+        return float((row - torch.tensor(printed)).abs().max())
+
+    return _each(runs, "two blocks", farthest)
+
+
+def _share_greatest(
+    model: Any, language: Language, sentences: Sequence[Sentence], keys: Sequence[int]
+) -> float:
+    """How often the greatest cell of block 2's row, averaged over heads, is the given one."""
+    greatest = rows(model, language, sentences, 1).mean(1).argmax(-1)
+    return float((greatest == torch.tensor(keys)).double().mean())
+
+
+def _repeats(runs: Runs, label: str) -> Repeated:
+    """256 sequences of a run's own kind, from a seed that no training has."""
+    data = runs.specs(label)[0].data
+    assert isinstance(data, Repeats)
+    generator = torch.Generator().manual_seed(0)
+    return repeated(data.vocabulary, data.length, data.shortest, data.longest, 256, generator)
+
+
+def _losses(runs: Runs, label: str) -> list[Losses]:
+    data = _repeats(runs, label)
+    return [losses(model, data) for model in _models(runs, label)]
+
+
+def _half_way(values: Sequence[float]) -> int:
+    """The first index at which rising values are half-way from their first to their last."""
+    middle = (values[0] + values[-1]) / 2
+    return next(i for i, value in enumerate(values) if value >= middle)

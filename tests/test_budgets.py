@@ -380,7 +380,7 @@ def test_without_a_corpus_claims_on_text_are_not_run(
     monkeypatch.setattr(session, "find_corpus", nowhere)
     project.entry("r", kind="training").of_claims().test("""
 from claims.instruments.training.spec import Repeats
-REPEATS = {"ci": Experiment({"r": replace(SPEC, data=Repeats(11, 4)), "a": SCORED}, seeds=1)}
+REPEATS = {"ci": Experiment({"r": replace(SPEC, data=Repeats(11, 8, 4, 4)), "a": SCORED}, seeds=1)}
 
 @claim("r")
 @trains(REPEATS, "r")

@@ -361,7 +361,7 @@ def test_a_huge_learning_rate_ends_a_real_run() -> None:
         (replace(SPEC, data=Text(9)), TEXT[:10], "9 training tokens hold no window of 9"),
         (replace(SPEC, record=("scores",)), TEXT[:40], "4 held-out tokens hold no window of 8"),
         (
-            replace(SPEC, data=Repeats(11, 4), record=("scores",)), TEXT,
+            replace(SPEC, data=Repeats(11, 8, 4, 4), record=("scores",)), TEXT,
             "scores are recorded on held-out text",
         ),
         (replace(SPEC, data=Schemas("pool", 10**6, 0)), None, "1000000 pairs cannot be held out"),
@@ -398,7 +398,7 @@ def test_batches_follow_seed_and_step_and_stay_in_the_training_split() -> None:
 
 
 def test_repeats_say_everything_twice() -> None:
-    rows = batches(replace(SPEC, data=Repeats(11, 5)), None)(3)
+    rows = batches(replace(SPEC, data=Repeats(11, 10, 5, 5)), None)(3)
     assert rows.shape == (3, 10)
     assert torch.equal(rows[:, :5], rows[:, 5:])
 

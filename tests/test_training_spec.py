@@ -122,8 +122,8 @@ def test_every_field_that_weights_depend_on_changes_the_digest() -> None:
         for name, value in MODEL_CHANGES.items()
         if name != "d_head"  # stands above
     ]
-    changed += [SPEC.on("a corpus"), replace(SPEC, data=Repeats(8, 4))]
-    changed += [replace(SPEC, data=Schemas("pool", 1, 0)), replace(SPEC, data=Repeats(4, 8))]
+    changed += [SPEC.on("a corpus"), replace(SPEC, data=Repeats(8, 8, 4, 4))]
+    changed += [replace(SPEC, data=Schemas("pool", 1, 0)), replace(SPEC, data=Repeats(4, 8, 4, 4))]
     digests = {spec.digest() for spec in (SPEC, *changed)}
     assert len(digests) == len(changed) + 1
 
@@ -140,7 +140,7 @@ def test_the_digest_is_the_same_in_every_process() -> None:
 def test_on_names_the_corpus_of_a_text_and_of_nothing_else() -> None:
     assert SPEC.on("abc").data == Text(8, "abc")
     assert SPEC.on("abc").on("abc") == SPEC.on("abc")
-    repeats = replace(SPEC, data=Repeats(8, 4))
+    repeats = replace(SPEC, data=Repeats(8, 8, 4, 4))
     assert repeats.on("abc") is repeats
 
 
@@ -156,8 +156,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"record": ("loss",)}, "record 'loss' is none of scores, gradients"),
     ({"data": Text(0)}, "length must be a whole number of at least 1, got 0"),
     ({"data": Schemas("latin", 1, 0)}, "language 'latin' is none of pool, category"),
-    ({"data": Repeats(0, 4)}, "vocabulary must be a whole number of at least 1, got 0"),
-    ({"data": Repeats(8, 4), "evaluations": (Evaluation(8),)}, "only runs on text have evaluat"),
+    ({"data": Repeats(0, 8, 4, 4)}, "vocabulary must be a whole number of at least 1, got 0"),
+    (
+        {"data": Repeats(8, 8, 4, 4), "evaluations": (Evaluation(8),)},
+        "only runs on text have evaluations",
+    ),
     (
         {"model": replace(MODEL, mixer="head"), "record": ("scores",)},
         'recording scores needs mixer "heads", got "head"',

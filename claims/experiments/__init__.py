@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from claims.instruments.training.spec import ModelSettings, RunSpec
+from claims.instruments.training.spec import ModelSettings, RunSpec, Schemas
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,17 @@ class Experiment:
             )
 
     def of(self, label: str, first: int = 0) -> list[RunSpec]:
-        """The run of that label, once per seed, counted from `first`."""
-        return [replace(self.runs[label], seed=first + i) for i in range(self.seeds)]
+        """The run of that label, once per seed, counted from `first`.
+
+        In a Winograd language the seed also draws which pairs are held out, so that a mean over
+        seeds is one over splits as well.
+        """
+        return [_seeded(self.runs[label], first + i) for i in range(self.seeds)]
+
+
+def _seeded(run: RunSpec, seed: int) -> RunSpec:
+    data = replace(run.data, draw=seed) if isinstance(run.data, Schemas) else run.data
+    return replace(run, seed=seed, data=data)
 
 
 # Why a trained value that the document prints is compared as it is.

@@ -83,18 +83,23 @@ class Table:
             )
 
     def _write_provenance(self, seeds: list[int]) -> None:
-        facts = {
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "device": "cpu",
-            "threads": torch.get_num_threads(),
-            "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
-            "seeds": seeds,
-            "commit": commit(),
-            "date": datetime.now(UTC).date().isoformat(),
-            "command": f"pytest {_test_id(self._request)} --regen-all",
-        }
+        facts = provenance(seeds, f"pytest {_test_id(self._request)} --regen-all")
         write_whole(provenance_path(self.path), json.dumps(facts, indent=2) + "\n")
+
+
+def provenance(seeds: Sequence[int], command: str) -> dict[str, Any]:
+    """Where, when and from what a table of measured values was made."""
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": "cpu",
+        "threads": torch.get_num_threads(),
+        "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        "seeds": list(seeds),
+        "commit": commit(),
+        "date": datetime.now(UTC).date().isoformat(),
+        "command": command,
+    }
 
 
 def provenance_path(table: Path) -> Path:

@@ -110,7 +110,11 @@ class Language:
 
     def encode(self, sentences: Sequence[Sentence]) -> Tensor:
         """(N, 18) int64. Predictions at position SCORED are compared with the token at ANSWER."""
-        return torch.tensor([[self._token[word] for word in s.words] for s in sentences])
+        return self.tokens([s.words for s in sentences])
+
+    def tokens(self, words: Sequence[Sequence[str]]) -> Tensor:
+        """The tokens of equally long rows of words, (N, T) int64."""
+        return torch.tensor([[self._token[word] for word in row] for row in words])
 
     def decode(self, tokens: Tensor) -> list[str]:
         """The words of the tokens (T,)."""

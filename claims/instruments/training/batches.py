@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from claims.instruments.induction import repeated
 from claims.instruments.tokens import split as split_tokens
 from claims.instruments.training.spec import Repeats, RunSpec, Schemas, Text
 from claims.instruments.winograd import CATEGORY, POOL, Language, Split
@@ -31,13 +32,11 @@ def batches(spec: RunSpec, ids: Tensor | None) -> Batches:
         case Schemas() as data:
             rows = _LANGUAGES[data.language].encode(schemas(data)[1].train)
             return lambda step: rows[_integers(spec, step, len(rows), spec.batch)]
-        case Repeats(vocabulary=vocabulary, half=half):
-
-            def repeated(step: int) -> Tensor:
-                tokens = _integers(spec, step, vocabulary, spec.batch, half)
-                return tokens.repeat(1, 2)
-
-            return repeated
+        case Repeats() as repeats:
+            return lambda step: repeated(
+                repeats.vocabulary, repeats.length, repeats.shortest, repeats.longest,
+                spec.batch, _generator(spec, step),
+            ).tokens
 
 
 def schemas(data: Schemas) -> tuple[Language, Split]:
@@ -67,5 +66,8 @@ def _windows(spec: RunSpec, ids: Tensor, length: int) -> Batches:
 
 
 def _integers(spec: RunSpec, step: int, below: int, *shape: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed_of("batch", spec.seed, step))
-    return torch.randint(below, shape, generator=generator)
+    return torch.randint(below, shape, generator=_generator(spec, step))
+
+
+def _generator(spec: RunSpec, step: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed_of("batch", spec.seed, step))

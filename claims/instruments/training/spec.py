@@ -62,10 +62,15 @@ class Schemas:
 
 @dataclass(frozen=True)
 class Repeats:
-    """`half` random tokens out of `vocabulary`, and the same again."""
+    """A row of random tokens out of `vocabulary`, again and again, `length` tokens in all.
+
+    How long the row is, is drawn for each sequence, from `shortest` to `longest`.
+    """
 
     vocabulary: int
-    half: int
+    length: int
+    shortest: int
+    longest: int
 
 
 Data = Text | Schemas | Repeats
@@ -132,8 +137,8 @@ class RunSpec:
                 _demand_whole(length=length)
             case Schemas(language=language):
                 _demand_known("language", (language,), LANGUAGES)
-            case Repeats(vocabulary=vocabulary, half=half):
-                _demand_whole(vocabulary=vocabulary, half=half)
+            case Repeats() as repeats:
+                _demand_whole(**asdict(repeats))
         if not (0.0 < self.learning_rate < math.inf and 0.0 <= self.weight_decay < math.inf):
             raise ValueError(
                 "the learning rate must be above 0 and the weight decay at least 0, "

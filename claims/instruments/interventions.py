@@ -1,0 +1,51 @@
+"""Edits of a model while it runs: what breaks when an attention edge is cut or an output replaced.
+
+A pattern of weights shows where a head looks, not what the model needs; these show the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@contextmanager
+def knocked_out(mixer: nn.Module, edges: Sequence[tuple[int, int]]) -> Iterator[None]:
+    """Forbid every head of `mixer` some edges, (query, key).
+
+    The softmax shares their weight out among the keys that are left (attention knockout, Geva et
+    al. 2023). The mixer is called with a sequence alone and takes `mask=`.
+    """
+
+    def forbid(_: nn.Module, args: tuple[Tensor, ...], named: dict[str, Any]) -> Any:
+        n = args[0].shape[1]
+        allowed = torch.ones(n, n, dtype=torch.bool, device=args[0].device)
+        for query, key in edges:
+            allowed[query, key] = False
+        return args, {**named, "mask": allowed}
+
+    handle = mixer.register_forward_pre_hook(forbid, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def replaced(module: nn.Module, position: int, values: Tensor) -> Iterator[None]:
+    """Replace what `module` gives at one position by `values` (B, d), those of another run."""
+
+    def exchange(_: nn.Module, __: object, output: Tensor) -> Tensor:
+        output = output.clone()
+        output[:, position] = values
+        return output
+
+    handle = module.register_forward_hook(exchange)
+    try:
+        yield
+    finally:
+        handle.remove()
