@@ -884,8 +884,7 @@ def _share_greatest(
 
 def _repeats(runs: Runs, label: str) -> Repeated:
     """256 sequences of a run's own kind, from a seed that no training has."""
-    data = runs.specs(label)[0].data
-    assert isinstance(data, Repeats)
+    data = cast(Repeats, runs.specs(label)[0].data)
     generator = torch.Generator().manual_seed(0)
     return repeated(data.vocabulary, data.length, data.shortest, data.longest, 256, generator)
 

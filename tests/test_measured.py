@@ -1,4 +1,4 @@
-"""README's tables of the document's budget are those of `fixtures/measured/`, value by value."""
+"""README shows what was measured at the document's budget, value by value."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import csv
 import json
 import re
 import statistics
+from pathlib import Path
 
 import pytest
 
-from claims.experiments.__main__ import EXPERIMENTS, main
+from claims.studies.document import EXPERIMENTS, main
 from conftest import ROOT
 
-MEASURED = ROOT / "fixtures" / "measured" / "document.csv"
+MEASURED = ROOT / "fixtures" / "studies" / "document" / "runs.csv"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 with MEASURED.open(encoding="utf-8") as file:
     ROWS = list(csv.DictReader(file))
@@ -33,7 +34,7 @@ def shown(row: dict[str, str]) -> str:
 def test_readme_shows_every_measured_perplexity(row: dict[str, str]) -> None:
     value = re.escape(shown(row))
     name = re.escape(row["run"].removesuffix(", divided").removesuffix(", undivided"))
-    assert re.search(rf"^\| {name} \|.*\| {value} \|", README, re.MULTILINE), shown(row)
+    assert re.search(rf"^\| {name} \|(.*\|)? {value} \|", README, re.MULTILINE), shown(row)
 
 
 def test_every_row_belongs_to_an_experiment() -> None:
@@ -44,17 +45,27 @@ def test_every_row_belongs_to_an_experiment() -> None:
 
 
 def test_the_table_says_where_it_comes_from() -> None:
-    facts = json.loads(MEASURED.with_suffix(".provenance.json").read_text(encoding="utf-8"))
+    facts = json.loads(MEASURED.with_name("provenance.json").read_text(encoding="utf-8"))
     assert set(facts) == {
         "torch", "device", "machine", "threads", "finished", "commit", "command",
     }  # fmt: skip
     assert all(facts.values())
 
 
-@pytest.mark.parametrize("name", ["table.txt", "missing/table.csv"])
-def test_a_bad_file_is_refused_before_anything_is_written(
-    name: str, capsys: pytest.CaptureFixture[str], tmp_path: object
+def test_a_missing_folder_is_refused_before_anything_is_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     with pytest.raises(SystemExit):
-        main([f"{tmp_path}/{name}"])
-    assert "give the name of a .csv file in an existing folder" in capsys.readouterr().err
+        main([str(tmp_path / "missing")])
+    assert "is no folder; give one that exists" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_store_without_such_runs_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLAIMS_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(SystemExit):
+        main([str(tmp_path)])
+    assert "holds no run at the document's budget" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -1,9 +1,10 @@
-"""Write down what the run store holds of the experiments at the document's budget.
+"""What has been trained at the document's budget: `python -m claims.studies.document FOLDER`.
 
-    python -m claims.experiments fixtures/measured/document.csv
+Trains nothing, and writes into FOLDER
 
-One row per run and quantity, with its value by seed; beside it, in `.provenance.json`, where the
-values come from. Seeds that have not been trained yet are missing, and `n` says how many there are.
+runs.csv            one row per run and quantity, with its value by seed; seeds that the run store
+                    lacks are missing, and `n` says how many there are
+provenance.json     where the values come from
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ Facts = Mapping[str, object]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m claims.experiments",
-        description="Write what the run store holds at the document's budget to a CSV file.",
+        prog="python -m claims.studies.document",
+        description="Write down what the run store holds at the document's budget.",
     )
-    parser.add_argument("file", type=Path, help="the table, e.g. fixtures/measured/document.csv")
-    target: Path = parser.parse_args(arguments).file
-    if target.suffix != ".csv" or not target.absolute().parent.is_dir():
-        parser.error(f"{target}: give the name of a .csv file in an existing folder")
+    parser.add_argument("folder", type=Path, help="where to, e.g. fixtures/studies/document")
+    folder: Path = parser.parse_args(arguments).folder
+    if not folder.is_dir():
+        parser.error(f"{folder} is no folder; give one that exists")
 
     stored = _stored(cache_dir() / "runs")
     rows = [
@@ -60,10 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not rows:
         parser.error(f"the run store {cache_dir() / 'runs'} holds no run at the document's budget")
     used = [facts for facts, _ in stored.values()]
-    write_whole(target, pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))
-    provenance = target.with_suffix(".provenance.json")
-    write_whole(provenance, json.dumps(_provenance(used), indent=2) + "\n")
-    print(f"wrote {len(rows)} rows to {target}, and {provenance.name} beside it")
+    write_whole(folder / "runs.csv", pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))
+    write_whole(folder / "provenance.json", json.dumps(_provenance(used), indent=2) + "\n")
+    print(f"wrote {len(rows)} rows to {folder / 'runs.csv'}, and provenance.json beside it")
     return 0
 
 
@@ -138,7 +138,7 @@ def _provenance(facts: Sequence[Facts]) -> dict[str, object]:
         "threads": all_of("threads"),
         "finished": [finished[0], finished[-1]],
         "commit": commit(),
-        "command": "pytest claims --budget document --device cpu; python -m claims.experiments",
+        "command": "pytest claims --budget document --device cpu",
     }
 
 
