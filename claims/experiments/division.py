@@ -52,7 +52,7 @@ def _small(d_head: int) -> RunSpec:
 
 
 DIVISION_RUNS: Budgets = {
-    "ci": Experiment(both({"256": _small(256), "1024": _small(1024)}), seeds=3),
+    "ci": Experiment(both({"256": _small(256), "1024": _small(1024)}), seeds=4),
     "document": Experiment(
         both(
             {

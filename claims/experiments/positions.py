@@ -35,7 +35,7 @@ POSITION_RUNS: Budgets = {
             )
             for scheme in (*SCHEMES, "none")
         },
-        seeds=3,
+        seeds=4,
     ),
     "document": Experiment(
         {

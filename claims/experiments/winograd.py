@@ -39,7 +39,7 @@ ORDER_BLIND: Budgets = {
             "one block, category": small(ONE, IN_CATEGORY, 300),
             "average": small(AVERAGE, IN_POOL, 1200),
         },
-        seeds=5,
+        seeds=10,
     ),
 }
 
