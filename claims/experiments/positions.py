@@ -23,6 +23,8 @@ SMALL_LENGTHS = (32, 64, 128)
 SMALL_ALL = tuple(Evaluation(length) for length in SMALL_LENGTHS)
 LAST_32 = (Evaluation(128, stride=32),)
 
+# Within the trained length, but each scored token with at least three quarters of it as context.
+NEAR = {"ci": Evaluation(32, stride=8), "document": Evaluation(64, stride=16)}
 # Four times the trained length, over all positions and over the last ones alone, by budget.
 LONGEST = {"ci": (SMALL_ALL[-1], LAST_32[-1]), "document": (ALL[-1], LAST_64[-1])}
 
@@ -31,7 +33,8 @@ POSITION_RUNS: Budgets = {
         {
             scheme: RunSpec(
                 replace(small(ONE_BLOCK.model, context=128), positions=scheme), Text(LENGTH),
-                steps=400, batch=BATCH, learning_rate=RATE, evaluations=SMALL_ALL + LAST_32,
+                steps=400, batch=BATCH, learning_rate=RATE,
+                evaluations=(*SMALL_ALL, *LAST_32, NEAR["ci"]),
             )
             for scheme in (*SCHEMES, "none")
         },
@@ -41,7 +44,7 @@ POSITION_RUNS: Budgets = {
         {
             scheme: RunSpec(
                 replace(ONE_BLOCK.model, context=256, positions=scheme), Text(64), steps=3000,
-                batch=64, precision="bfloat16", evaluations=ALL + LAST_64,
+                batch=64, precision="bfloat16", evaluations=(*ALL, *LAST_64, NEAR["document"]),
             )
             for scheme in (*SCHEMES, "none")
         },

@@ -46,6 +46,6 @@ WINOGRAD_VARIANTS: Budgets = {
             for label, change in CHANGES.items()
             for name, (model, steps) in BLOCKS.items()
         },
-        seeds=5,
+        seeds=10,
     ),
 }
