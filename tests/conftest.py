@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,9 @@ class Project:
         self.expected = self.folder / "fixtures" / "expected"
         self.expected.mkdir(parents=True)
         shutil.copy(ROOT / "pytest.ini", self.folder)
-        self.package("package", "def causal_mask(n, m=None, device=None): ...\n")
         self._entries: list[dict[str, Any]] = []
         self._patch = monkeypatch
+        self.package("package", "def causal_mask(n, m=None, device=None): ...\n")
         monkeypatch.setattr(ledger, "LEDGER", self.folder / "fixtures" / "ledger.yaml")
         monkeypatch.setattr(tables, "EXPECTED", self.expected)
         monkeypatch.setattr(report, "CLAIMS", self.claims)
@@ -46,7 +47,8 @@ class Project:
             monkeypatch.delenv(variable, raising=False)
 
     def package(self, name: str, source: str) -> None:
-        """An importable implementation."""
+        """An importable implementation, whatever another test imported by that name."""
+        self._patch.delitem(sys.modules, name, raising=False)
         (self.folder / name).mkdir()
         (self.folder / name / "__init__.py").write_text(source)
 

@@ -56,6 +56,7 @@ def wide(width: int) -> RunSpec:
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """A store for a package that fails at some widths."""
     (tmp_path / "failing.py").write_text(PACKAGE)
+    monkeypatch.delitem(sys.modules, "failing", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     return Place(tmp_path / "runs", "failing")

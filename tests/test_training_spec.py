@@ -35,7 +35,7 @@ lengths = st.integers(1, 512)
 data: st.SearchStrategy[Data] = st.one_of(
     st.builds(Text, lengths, st.text("0123456789abcdef", max_size=8)),
     st.builds(Schemas, st.sampled_from(["pool", "category"]), whole, whole),
-    st.builds(Repeats, whole, whole),
+    st.builds(Repeats, whole, whole, whole, whole),
 )
 
 
