@@ -408,7 +408,7 @@ def test_layer_norm_buys_1_8_points(
 ) -> None:
     """LayerNorm buys 1.8 points of perplexity."""
     without, normed = (runs.perplexities(r.label) for r in (WITH_MLP, ONE_BLOCK))
-    band = trained.inside(document["band"][budget], "a gain; the print +- a half")
+    band = trained.inside(document["band"][budget], "a gain of that order")
     check(differences(without, normed), band, seeds=runs.seeds)
 
 
