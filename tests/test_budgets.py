@@ -272,6 +272,31 @@ def test_models_are_those_that_were_trained(project: Trained) -> None:
     assert project.trainings == 2
 
 
+def test_what_is_measured_on_models_is_measured_once_for_all_claims(project: Trained) -> None:
+    """And by label and seed: what one claim asked of "a" is not what another asks of "b"."""
+    project.entry("one", kind="training").entry("two", kind="training").test("""
+measured = []
+
+def steps(spec, model):
+    measured.append(spec.steps)
+    return (spec.seed, spec.steps)
+
+@claim("one")
+@trains({"ci": CI}, "a")
+def test_one(runs, check):
+    check([s for _, s in runs.once("a", steps)], exact([7, 7]))
+    check(runs.once("a", steps), exact([(s, 7) for s in runs.seeds]))
+
+@claim("two")
+@trains({"ci": CI}, "a", "b")
+def test_two(runs, check):
+    check(runs.once("a", steps), exact([(s, 7) for s in runs.seeds]))
+    check(runs.once("b", steps), exact([(s, 5) for s in runs.seeds]))
+    check(measured, exact([7, 7, 5, 5]))
+""")
+    project.run().assert_outcomes(passed=2)
+
+
 def test_a_damaged_entry_is_said_and_trained_again(project: Trained) -> None:
     project.of_claims().run("-m", "not gpu", "-k", "both")
     for path in (project.cache / "runs").glob("*/weights"):

@@ -75,6 +75,18 @@ def test_a_refuted_claim_is_not_excused_by_another_failure(project: Project, bod
     project.run().assert_outcomes(failed=1)
 
 
+@pytest.mark.parametrize("verdict", ["holds", "refuted"])
+def test_seeds_that_do_not_decide_are_neither_verdict(project: Project, verdict: str) -> None:
+    project.entry("a", verdict).test(
+        '@claim("a")\ndef test_a(check):\n    check([0.1, 0.9, 0.5], trained(0.4, 1, "half"))\n'
+    )
+    result = project.run()
+    result.assert_outcomes(failed=1)
+    text = output(result)
+    assert "undecided: more seeds would tell" in text
+    assert "margin in standard errors: 0.4" in text
+
+
 def test_a_failure_says_which_claim_what_was_measured_and_how_to_rerun(project: Project) -> None:
     project.entry("a").test(
         '@claim("a")\ndef test_a(check):\n    check([1, 5], exact([1, 2]), unit="tokens")\n'

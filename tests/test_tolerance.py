@@ -12,6 +12,7 @@ from scipy import stats
 
 from claims.harness import (
     digits,
+    every_seed,
     exact,
     mean,
     proportion,
@@ -303,6 +304,34 @@ def test_trained_at_its_boundary() -> None:
     assert not band.judge((spread + 10 + 0.99 * reach).tolist()).ok
     assert band.judge((spread + 20 - 1.01 * reach).tolist()).ok
     assert not band.judge((spread + 20 - 0.99 * reach).tolist()).ok
+
+
+@pytest.mark.parametrize(("end", "outwards"), [(10, -1), (20, 1)])
+def test_seeds_too_near_an_end_of_the_band_decide_nothing(end: float, outwards: float) -> None:
+    spread = torch.tensor([-1.0, 0.0, 1.0, 0.0], dtype=torch.float64)
+    reach = outwards * 4 * float(spread.std()) / 2
+    band = trained(10.0, 20.0, WHY)
+    for share, decided in ((1.01, True), (0.99, False), (-0.99, False), (-1.01, True)):
+        judgement = band.judge((spread + end + share * reach).tolist())
+        assert judgement.decided is decided
+        assert judgement.ok is (share == -1.01)
+
+
+def test_a_run_that_diverged_is_outside_of_every_band() -> None:
+    judgement = trained(0, 1, WHY).judge([0.5, 0.5, INF])
+    assert judgement.decided
+    assert not judgement.ok
+
+
+def test_one_seed_outside_is_a_counterexample_however_the_others_spread() -> None:
+    band = every_seed(10.0, 20.0, WHY)
+    assert band.judge([10.0, 15.0, 20.0]).ok
+    for outside in (9.99, 20.01, INF):
+        judgement = band.judge([10.0, 15.0, outside])
+        assert not judgement.ok
+        assert judgement.facts["seeds outside"] == 1
+    with pytest.raises(MisusedTolerance, match="at least 3 seeds; it was given 2"):
+        band.judge([15.0, 15.0])
 
 
 def test_trained_needs_three_seeds_and_two_sides() -> None:

@@ -28,7 +28,7 @@ INDUCTION: Budgets = {
                 ONE, data=replace(DATA, shortest=16), steps=150
             ),
         },
-        seeds=5,
+        seeds=4,
     ),
 }
 

@@ -4,13 +4,13 @@ report.
 A claim imports from here; it never imports the package under test.
 """
 
-from claims.harness.check import BrokenClaim, Check, Refuted
+from claims.harness.check import BrokenClaim, Check, Refuted, Undecided
 from claims.harness.ledger import Expected
 from claims.harness.mark import claim, trains
 from claims.harness.seeds import Draws, recipe
 from claims.harness.statistics import counts, mean, proportion, uniform, variance
 from claims.harness.tables import Table
-from claims.harness.tolerance import digits, exact, rounding, trained, ulps, within
+from claims.harness.tolerance import digits, every_seed, exact, rounding, trained, ulps, within
 
 __all__ = [
     "BrokenClaim",
@@ -19,9 +19,11 @@ __all__ = [
     "Expected",
     "Refuted",
     "Table",
+    "Undecided",
     "claim",
     "counts",
     "digits",
+    "every_seed",
     "exact",
     "mean",
     "proportion",

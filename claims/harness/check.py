@@ -18,6 +18,10 @@ class Refuted(AssertionError):
     """A measured value lies outside what the claim allows; how a `refuted` claim fails."""
 
 
+class Undecided(Exception):
+    """What was measured tells neither that a claim holds nor that it fails."""
+
+
 class BrokenClaim(Exception):
     """A defect of the test: no check, a verdict other than the ledger's, state left behind."""
 
@@ -76,6 +80,7 @@ class Check:
 
         Raises:
             Refuted: the value lies outside what is allowed, or is NaN.
+            Undecided: a mean over seeds lies too near an end of its band to tell.
         """
         __tracebackhide__ = True
         if isinstance(measured, Tensor):
@@ -97,6 +102,8 @@ class Check:
             device=device,
         )
         self._keep(record)
+        if not judgement.decided:
+            raise Undecided("undecided: more seeds would tell\n" + self._explain(record))
         if not record.ok:
             raise Refuted(self._explain(record))
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from claims.harness import completeness, gpu_table, ledger, machine, report, tables
-from claims.harness.check import BrokenClaim, Check, Refuted
+from claims.harness.check import BrokenClaim, Check, Refuted, Undecided
 from claims.harness.implementation import IMPLEMENTATION, Implementation
 from claims.harness.isolation import GlobalState
 from claims.harness.ledger import Entry, Expected, Ledger
@@ -347,8 +347,10 @@ def pytest_runtest_makereport(
     outcome = yield
     entry = _entry(item)
     decided = outcome.when == "call" or not outcome.passed
-    if call.excinfo is not None and isinstance(call.excinfo.value, BrokenClaim):
-        outcome.longrepr = str(call.excinfo.value)  # the fault is the rule, not a line of code
+    if call.excinfo is not None and isinstance(
+        call.excinfo.value, BrokenClaim | Undecided
+    ):
+        outcome.longrepr = str(call.excinfo.value)  # the fault is not a line of code
     if entry is not None and decided:
         check = getattr(item, "funcargs", {}).get("check")
         item.user_properties.extend(

@@ -19,7 +19,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Judgement:
-    """What became of one comparison. `measured` and `document` are plain data, fit for JSON."""
+    """What became of one comparison. `measured` and `document` are plain data, fit for JSON.
+
+    `decided` is False where the measurement tells neither that the claim holds nor that it fails.
+    """
 
     ok: bool
     measured: Any
@@ -27,6 +30,7 @@ class Judgement:
     allowed: str
     detail: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
+    decided: bool = True
 
 
 class Tolerance(Protocol):
@@ -228,7 +232,8 @@ class trained:
     """A difference or ratio of runs over listed seeds, one value per seed.
 
     Holds when the mean lies inside the band (low, high) by at least `standard_errors` standard
-    errors on either side. The band has two sides, for too good is a bug as well.
+    errors, and is refuted when it lies outside by as many. In between the seeds do not decide, and
+    the claim is neither. The band has two sides, for too good is a bug as well.
     """
 
     low: float
@@ -244,25 +249,56 @@ class trained:
         return cls(low, high, because)
 
     def judge(self, measured: Sequence[float]) -> Judgement:
-        values = torch.as_tensor(measured, dtype=torch.float64).flatten()
-        n = values.numel()
-        if n < 3:
-            raise MisusedTolerance(f"a trained claim needs at least 3 seeds; it was given {n}")
-        if not (math.isfinite(self.low) and math.isfinite(self.high)):
-            raise MisusedTolerance(f"the band ({self.low}, {self.high}) must have two finite sides")
-        mean = float(values.mean())
-        error = float(values.std()) / math.sqrt(n)
-        reach = self.standard_errors * error
+        values = _seeds(measured, self.low, self.high)
+        mean, sd, n = float(values.mean()), float(values.std()), values.numel()
+        error = sd / math.sqrt(n)
+        # Above zero inside of the band, below outside.
         margin = min(mean - self.low, self.high - mean)
-        ok = margin > reach
         return Judgement(
-            ok,
-            {"mean": mean, "sd": float(values.std()), "n": n},
+            margin > self.standard_errors * error,
+            {"mean": mean, "sd": sd, "n": n},
             [self.low, self.high],
             f"mean inside ({self.low:g}, {self.high:g}) by {self.standard_errors:g} standard "
             f"errors of {error:.3g}, n = {n} ({self.because})",
             facts={"margin in standard errors": round(margin / error, 1)} if error > 0 else {},
+            # A run that diverged has a perplexity of infinity, and no band holds that.
+            decided=math.isinf(mean) or abs(margin) > self.standard_errors * error,
         )
+
+
+@dataclass(frozen=True)
+class every_seed:
+    """A sentence without a condition: each of the listed seeds has its value inside the band.
+
+    One seed outside is a counterexample, however the others spread.
+    """
+
+    low: float
+    high: float
+    because: str
+    kind: ClassVar[str] = "trained"
+
+    def judge(self, measured: Sequence[float]) -> Judgement:
+        values = _seeds(measured, self.low, self.high)
+        outside = int(((values < self.low) | (values > self.high)).sum())
+        return Judgement(
+            not outside,
+            {"mean": float(values.mean()), "sd": float(values.std()), "n": values.numel()},
+            [self.low, self.high],
+            f"every seed inside [{self.low:g}, {self.high:g}] ({self.because})",
+            facts={"seeds outside": outside, "values": [float(f"{v:.4g}") for v in values]},
+        )
+
+
+def _seeds(measured: Sequence[float], low: float, high: float) -> Tensor:
+    values = torch.as_tensor(measured, dtype=torch.float64).flatten()
+    if values.numel() < 3:
+        raise MisusedTolerance(
+            f"a trained claim needs at least 3 seeds; it was given {values.numel()}"
+        )
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise MisusedTolerance(f"the band ({low}, {high}) must have two finite sides")
+    return values
 
 
 # ---- shared by the kinds -----------------------------------------------------------------------

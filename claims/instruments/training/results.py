@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -14,6 +14,8 @@ from claims.instruments.training.gather import Failure, Outcome
 from claims.instruments.training.obtain import trained_model
 from claims.instruments.training.spec import Evaluation, RunResult, RunSpec
 from claims.instruments.training.store import RunStore
+
+T = TypeVar("T")
 
 
 class RunFailed(Exception):
@@ -27,6 +29,8 @@ class Gathered:
     # (device, digest) -> the run with all evaluations that were asked of it, and what it came to.
     outcomes: dict[tuple[str, str], tuple[RunSpec, Outcome]] = field(default_factory=dict)
     stores: dict[str, RunStore] = field(default_factory=dict)  # device
+    # (device, digest, what measures) -> what it measured on that run's model.
+    measured: dict[tuple[str, str, Callable[..., Any]], Any] = field(default_factory=dict)
 
 
 class Runs:
@@ -71,6 +75,16 @@ class Runs:
         store = self._gathered.stores[self.device]
         self.results(label)
         return [trained_model(self._implementation, spec, store) for spec in self.specs(label)]
+
+    def once(self, label: str, measure: Callable[[RunSpec, Any], T]) -> list[T]:
+        """`measure(specification, trained model)` by seed, taken once for all claims that ask."""
+        kept, values = self._gathered.measured, []
+        for spec, model in zip(self.specs(label), self.models(label), strict=True):
+            key = (self.device, spec.digest(), measure)
+            if key not in kept:
+                kept[key] = measure(spec, model)
+            values.append(kept[key])
+        return values
 
     def _result(self, spec: RunSpec) -> RunResult:
         __tracebackhide__ = True
