@@ -9,7 +9,7 @@ model in float32, F.cross_entropy and autograd from the logits on, AdamW with ne
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -81,6 +81,16 @@ def our_step(implementation: Implementation, spec: RunSpec, tokens: Tensor) -> C
         optimiser.zero_grad(set_to_none=True)
 
     return step
+
+
+def in_turn(steps: Sequence[Callable[[], None]]) -> Callable[[], None]:
+    """One call of each."""
+
+    def all_of_them() -> None:
+        for step in steps:
+            step()
+
+    return all_of_them
 
 
 def plain_step(implementation: Implementation, spec: RunSpec, tokens: Tensor) -> Callable[[], None]:
@@ -177,9 +187,10 @@ def test_a_step_beside_a_plain_one(
 def test_how_a_step_grows(
     implementation: Implementation, benchmark: Any, draws: Draws, show: Callable[[str], None]
 ) -> None:
-    """The power of the size that time grows with: width, context, batch, in bfloat16.
+    """The power of the size that time grows with: width, context, batch, steps, seeds.
 
-    Steps and seeds are left out: one follows another, in proportion, and on every core at once.
+    In bfloat16. Seeds are models of their own, one step of each after the other on one thread: what
+    several cores add to that is theirs.
     """
     sizes: dict[str, dict[int, RunSpec]] = {
         "width": {n: replace(SMALL, model=replace(SMALL.model, d_model=n)) for n in (64, 128, 256)},
@@ -194,16 +205,18 @@ def test_how_a_step_grows(
         for name, specs in sizes.items()
         for n, spec in specs.items()
     }
+    tokens = window(draws, SMALL)
+    models = [our_step(implementation, replace(SMALL, seed=n), tokens) for n in range(4)]
+    for n in (1, 2, 4):
+        variants["steps", n] = in_turn([models[0]] * n)
+        variants["seeds", n] = in_turn(models[:n])
     measured = once(benchmark, partial(measure, variants, rounds=ROUNDS))
     show(f"\nmedian (quartiles) of {ROUNDS} rounds, bfloat16, from 16 windows of 128 at width 128")
-    for name, specs in sizes.items():
-        row = {n: measured[name, n] for n in specs}
-        work = {n: operations(spec) for n, spec in specs.items()}
-        first, *_, last = work
+    for name in dict.fromkeys(name for name, _ in variants):
+        row = {n: timing for (of, n), timing in measured.items() if of == name}
         slope = summary(exponents(row))
-        show(line(f"{name} {tuple(specs)}", [slope]))
+        show(line(f"{name} {tuple(row)}", [slope]))
         benchmark.extra_info[name] = {
             "ms": {n: 1e3 * timing.median for n, timing in row.items()},
             "exponent": asdict(slope),
-            "operations, last to first": work[last] / work[first],
         }

@@ -272,6 +272,22 @@ def test_models_are_those_that_were_trained(project: Trained) -> None:
     assert project.trainings == 2
 
 
+def test_a_range_of_base_seeds_trains_for_each(project: Trained) -> None:
+    """At the small budget; the document's has seeds of its own, and runs once."""
+    project.entry("a", kind="training", at_document={"verdict": "exact"}).test(
+        '@claim("a")\n@trains(BOTH, "a")\ndef test_a(runs, budget, base_seed, check):\n'
+        '    first = 100 * base_seed if budget == "ci" else 0\n'
+        "    own = [first + i for i in range(2 if budget == 'ci' else 3)]\n"
+        '    check([runs.seeds, [s.seed for s in runs.specs("a")]], exact([own, own]))\n'
+        '    check(len(runs.perplexities("a")), exact(len(own)))\n'
+    )
+    project.run("--base-seed", "3..4", "-m", "not gpu").assert_outcomes(passed=2, deselected=2)
+    assert [spec.seed for spec in project.asked[0]] == [300, 301, 400, 401]
+    result = project.run("--base-seed", "3..4", "--budget", "document", "--device", "cpu")
+    result.assert_outcomes(passed=1, deselected=3)
+    assert [spec.seed for spec in project.asked[1]] == [0, 1, 2]
+
+
 def test_what_is_measured_on_models_is_measured_once_for_all_claims(project: Trained) -> None:
     """And by label and seed: what one claim asked of "a" is not what another asks of "b"."""
     project.entry("one", kind="training").entry("two", kind="training").test("""
@@ -590,7 +606,7 @@ def test_a_claim_that_the_small_budget_cannot_decide_is_not_run_at_it(project: T
     assert "1 x awaits hours" in output(result)
     assert project.trainings == 0
     result = project.run("--budget", "document", "--device", "cpu")
-    result.assert_outcomes(passed=2, deselected=1)
+    result.assert_outcomes(passed=2, deselected=2)
 
 
 def test_only_a_trained_claim_has_a_verdict_at_the_document_s_budget(project: Trained) -> None:

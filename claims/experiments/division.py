@@ -66,3 +66,10 @@ DIVISION_RUNS: Budgets = {
         seeds=3,
     ),
 }
+
+# The learning rate of the last three rows is not printed: a greater one, that of l.142, beside it.
+STEEPER_RUNS: Budgets = {
+    "document": Experiment(
+        both({"1024 at 3e-3": replace(_short(1024), learning_rate=3e-3)}), seeds=3
+    ),
+}

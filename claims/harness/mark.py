@@ -77,5 +77,14 @@ def declared(mark: pytest.Mark, where: str) -> RunsOn:
 
 def budget_of(item: pytest.Item) -> str | None:
     """The budget at which an item of a trained claim runs; None for every other item."""
+    return _parameter(item, "budget")
+
+
+def base_seed_of(item: pytest.Item) -> int | None:
+    """The base seed of an item that runs once for each of a range; None for every other item."""
+    return _parameter(item, "base_seed")
+
+
+def _parameter(item: pytest.Item, name: str) -> Any:
     parameters = getattr(item, "callspec", None)
-    return parameters.params.get("budget") if parameters else None
+    return parameters.params.get(name) if parameters else None

@@ -20,7 +20,7 @@ from claims.harness.check import BrokenClaim, Check, Refuted, Undecided
 from claims.harness.implementation import IMPLEMENTATION, Implementation
 from claims.harness.isolation import GlobalState
 from claims.harness.ledger import Entry, Expected, Ledger
-from claims.harness.mark import BUDGETS, budget_of, claim_id, declared
+from claims.harness.mark import BUDGETS, base_seed_of, budget_of, claim_id, declared
 from claims.harness.seeds import BASE_SEEDS, DEFAULT_BASE_SEED, Draws, parse_base_seeds
 
 LEDGER = pytest.StashKey[Ledger]()
@@ -214,13 +214,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _deselect_other_budgets(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What --budget does not choose, and the small budget of claims that it cannot decide."""
+    """What --budget does not choose, and the small budget of claims that it cannot decide.
+
+    Also all but the first of a range of base seeds at the document's budget, whose seeds are fixed.
+    """
     chosen = config.getoption("budget")
     others = []
     for item in items:
         budget, entry = budget_of(item), _entry(item)
         too_small = budget == "ci" and entry is not None and entry.needs_document
-        if budget is not None and (too_small or chosen not in (None, budget)):
+        again = budget == "document" and base_seed_of(item) not in (
+            None, config.stash[BASE_SEEDS][0]
+        )
+        if budget is not None and (too_small or again or chosen not in (None, budget)):
             others.append(item)
     if others:
         config.hook.pytest_deselected(items=others)

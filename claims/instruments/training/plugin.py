@@ -9,7 +9,7 @@ from torch import Tensor
 
 from claims.harness import machine
 from claims.harness.implementation import IMPLEMENTATION, Implementation
-from claims.harness.mark import RunsOn, budget_of, runs_on
+from claims.harness.mark import RunsOn, base_seed_of, budget_of, runs_on
 from claims.harness.seeds import BASE_SEEDS
 from claims.instruments.corpus import Corpus
 from claims.instruments.session import cache_dir, corpus_of, tokens_of
@@ -91,13 +91,19 @@ def _specs(config: pytest.Config, item: pytest.Item, declared: RunsOn) -> list[R
     return [
         spec.on(corpus)
         for label in declared.labels
-        for spec in experiment.of(label, _first_seed(config, budget))
+        for spec in experiment.of(label, _first_seed(budget, _base_seed(config, item)))
     ]
 
 
-def _first_seed(config: pytest.Config, budget: str) -> int:
+def _base_seed(config: pytest.Config, item: pytest.Item) -> int:
+    """The one that the fixture `base_seed` will have."""
+    own = base_seed_of(item)
+    return config.stash[BASE_SEEDS][0] if own is None else own
+
+
+def _first_seed(budget: str, base_seed: int) -> int:
     """The document's budget has fixed seeds; the small one follows the base seed."""
-    return 100 * config.stash[BASE_SEEDS][0] if budget == "ci" else 0
+    return 100 * base_seed if budget == "ci" else 0
 
 
 def _device(config: pytest.Config, item: pytest.Item) -> str:
@@ -144,7 +150,9 @@ def budget(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def runs(request: pytest.FixtureRequest, budget: str, implementation: Implementation) -> Runs:
+def runs(
+    request: pytest.FixtureRequest, budget: str, base_seed: int, implementation: Implementation
+) -> Runs:
     """The trained runs that the claim declares with `@trains(...)`, at the budget that is run."""
     config, item = request.config, request.node
     declared = runs_on(item)
@@ -153,6 +161,6 @@ def runs(request: pytest.FixtureRequest, budget: str, implementation: Implementa
         pytest.skip(fault)
     implementation.LanguageModel  # noqa: B018  a package without one has its claims not run
     return Runs(
-        declared.budgets[budget], declared.labels, _first_seed(config, budget),
+        declared.budgets[budget], declared.labels, _first_seed(budget, base_seed),
         _corpus_digest(config), _device(config, item), config.stash[GATHERED], implementation,
     )
