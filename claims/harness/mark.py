@@ -77,12 +77,14 @@ def declared(mark: pytest.Mark, where: str) -> RunsOn:
 
 def budget_of(item: pytest.Item) -> str | None:
     """The budget at which an item of a trained claim runs; None for every other item."""
-    return _parameter(item, "budget")
+    budget: str | None = _parameter(item, "budget")
+    return budget
 
 
 def base_seed_of(item: pytest.Item) -> int | None:
     """The base seed of an item that runs once for each of a range; None for every other item."""
-    return _parameter(item, "base_seed")
+    seed: int | None = _parameter(item, "base_seed")
+    return seed
 
 
 def _parameter(item: pytest.Item, name: str) -> Any:
