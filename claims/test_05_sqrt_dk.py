@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from claims.experiments.division import DIVISION_RUNS
+from claims.experiments.division import DIVISION_RUNS, STEEPER_RUNS
 from claims.harness import (
     Check,
     Draws,
@@ -1031,6 +1031,24 @@ def test_the_undivided_scores_end_at_a_std_of_5147(
     low, high = (math.log(side) for side in document["band"][budget])
     logs = [math.log(end) for end in ends]
     check(logs, trained(low, high, "within a factor of two"), seeds=runs.seeds)
+
+
+@claim("final-score-std-is-a-matter-of-the-rate")
+@trains(STEEPER_RUNS, "1024 at 0.003, undivided", "1024 at 0.01, undivided")
+def test_where_the_undivided_scores_end_is_a_matter_of_the_learning_rate(
+    runs: Runs, check: Check, document: Expected
+) -> None:
+    """Trained alike but at three and ten times the rate, the scores end below 5147 and above it.
+
+    The natural logarithm of their standard deviation over the printed one.
+    """
+    below, above = (
+        [math.log(result.snapshots[-1].scores[0].std / document["value"]) for result in results]
+        for results in map(runs.results, ("1024 at 0.003, undivided", "1024 at 0.01, undivided"))
+    )
+    most = math.log(document["most"])
+    check(below, trained(-most, 0.0, "below, by up to a factor of ten"), seeds=runs.seeds)
+    check(above, trained(0.0, most, "above, by up to a factor of ten"), seeds=runs.seeds)
 
 
 @claim("undivided-entropy-zero")

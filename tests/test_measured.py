@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import re
-import statistics
 from pathlib import Path
 
 import pytest
 
-from claims.studies.document import EXPERIMENTS, main
+from claims.studies.document import EXPERIMENTS, main, values_of
+from claims.studies.document_tables import shown, tables
 from conftest import ROOT
 
 MEASURED = ROOT / "fixtures" / "studies" / "document" / "runs.csv"
@@ -19,11 +19,13 @@ with MEASURED.open(encoding="utf-8") as file:
     ROWS = list(csv.DictReader(file))
 
 
-def shown(row: dict[str, str]) -> str:
-    """Mean, spread and number of seeds, as README shows a perplexity."""
-    values = [float(value) for value in row["values"].split()]
-    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.2f}{spread} (n = {len(values)})"
+def test_readme_has_the_tables_that_were_written() -> None:
+    written = MEASURED.with_name("tables.md").read_text(encoding="utf-8")
+    assert f"<!-- document tables -->\n\n{written}\n<!-- end" in README
+
+
+def test_the_tables_are_those_of_the_values() -> None:
+    assert MEASURED.with_name("tables.md").read_text(encoding="utf-8") == tables(values_of(ROWS))
 
 
 @pytest.mark.parametrize(
@@ -32,9 +34,15 @@ def shown(row: dict[str, str]) -> str:
     ids=lambda row: f"{row['experiment']}: {row['run']}, {row['quantity']}",
 )
 def test_readme_shows_every_measured_perplexity(row: dict[str, str]) -> None:
-    value = re.escape(shown(row))
+    text = re.escape(shown([float(value) for value in row["values"].split()]))
     name = re.escape(row["run"].removesuffix(", divided").removesuffix(", undivided"))
-    assert re.search(rf"^\| {name} \|(.*\|)? {value} \|", README, re.MULTILINE), shown(row)
+    assert re.search(rf"^\| {name} \|(.*\|)? {text} \|", README, re.MULTILINE)
+
+
+def test_a_mean_is_shown_with_its_spread_and_number() -> None:
+    assert shown([2.0, 4.0]) == "3.00 ± 1.41 (n = 2)"
+    assert shown([2.0], 1) == "2.0 (n = 1)"
+    assert shown([]) == "—"
 
 
 def test_every_row_belongs_to_an_experiment() -> None:

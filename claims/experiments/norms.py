@@ -40,6 +40,7 @@ NORM_RUNS: Budgets = {
     "document": Experiment(
         {
             "pre-norm": _PRE,
+            "pre-norm, 64 windows": replace(_PRE, batch=64),
             "pre-norm, warmup": replace(_PRE, warmup=200),
             "post-norm": _POST,
             "post-norm, warmup": replace(_POST, warmup=200),

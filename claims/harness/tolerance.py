@@ -278,6 +278,12 @@ class every_seed:
     because: str
     kind: ClassVar[str] = "trained"
 
+    @classmethod
+    def inside(cls, band: Sequence[float], because: str) -> every_seed:
+        """The band as the ledger has it, [low, high]."""
+        low, high = band
+        return cls(low, high, because)
+
     def judge(self, measured: Sequence[float]) -> Judgement:
         values = _seeds(measured, self.low, self.high)
         outside = int(((values < self.low) | (values > self.high)).sum())

@@ -4,6 +4,7 @@ Trains nothing, and writes into FOLDER
 
 runs.csv            one row per run and quantity, with its value by seed; seeds that the run store
                     lacks are missing, and `n` says how many there are
+tables.md           the same beside the document's numbers, as README has it
 provenance.json     where the values come from
 """
 
@@ -12,14 +13,14 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
 from claims.experiments import Experiment
-from claims.experiments.division import DIVISION_RUNS
+from claims.experiments.division import DIVISION_RUNS, STEEPER_RUNS
 from claims.experiments.ladder import LADDER_RUNS
 from claims.experiments.leak import LEAK_RUNS
 from claims.experiments.norms import NORM_RUNS
@@ -30,10 +31,15 @@ from claims.instruments.session import cache_dir
 from claims.instruments.training import sealed
 from claims.instruments.training.spec import Evaluation, RunResult, RunSpec, Score
 from claims.instruments.training.store import RESULT, SCORES, listed
+from claims.studies.document_tables import Values, tables
 
 EXPERIMENTS = {
     "ladder": LADDER_RUNS,
-    "division": DIVISION_RUNS,
+    "division": {
+        "document": Experiment(
+            {**DIVISION_RUNS["document"].runs, **STEEPER_RUNS["document"].runs}, seeds=3
+        )
+    },
     "norms": NORM_RUNS,
     "positions": POSITION_RUNS,
     "leak": LEAK_RUNS,
@@ -62,9 +68,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"the run store {cache_dir() / 'runs'} holds no run at the document's budget")
     used = [facts for facts, _ in stored.values()]
     write_whole(folder / "runs.csv", pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))
+    write_whole(folder / "tables.md", tables(values_of(rows)))
     write_whole(folder / "provenance.json", json.dumps(_provenance(used), indent=2) + "\n")
-    print(f"wrote {len(rows)} rows to {folder / 'runs.csv'}, and provenance.json beside it")
+    print(f"wrote {len(rows)} rows to {folder / 'runs.csv'}, and two files beside it")
     return 0
+
+
+def values_of(rows: Iterable[Mapping[str, object]]) -> Values:
+    """The values by seed of every row of runs.csv."""
+    return {
+        (str(row["experiment"]), str(row["run"]), str(row["quantity"])): [
+            float(value) for value in str(row["values"]).split()
+        ]
+        for row in rows
+    }
 
 
 def _stored(folder: Path) -> dict[str, tuple[Facts, RunResult]]:

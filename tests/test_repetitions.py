@@ -1,0 +1,97 @@
+"""The table of margins over base seeds, from what `--claims-json` writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claims.studies.repetitions import main, margins, table
+
+
+def run(claim: str, verdict: str, expected: str, *facts: dict[str, float]) -> dict[str, Any]:
+    records = [{"facts": f, "measured": {"mean": 1.0, "sd": 1.0, "n": 4}} for f in facts]
+    return {
+        "claim": claim, "budget": "ci", "verdict": verdict, "expected_verdict": expected,
+        "records": records,
+    }  # fmt: skip
+
+
+def by(margin: float) -> dict[str, float]:
+    return {"margin in standard errors": margin}
+
+
+RUNS = [
+    run("a", "holds", "holds", by(9.0), by(7.0)),
+    run("a", "holds", "holds", by(6.0), by(30.0)),
+    run("a", "failed", "holds", by(-2.0)),
+    run("far", "refuted", "refuted", by(-17.0)),
+    run("some", "refuted", "refuted", {"seeds outside": 3}),
+    run("some", "refuted", "refuted", {"seeds outside": 2}),
+    {"claim": "later", "budget": "document", "verdict": "holds"},
+    {"claim": "without", "budget": "ci", "verdict": "not run"},
+]
+
+
+def test_a_row_has_the_nearest_comparison_of_each_base_seed() -> None:
+    assert margins(RUNS) == [
+        {
+            "claim": "a", "verdict": "holds", "base seeds": "3", "otherwise": "1", "seeds": "4",
+            "least": "-2.0", "median": "6.0", "fewest outside": "",
+        },
+        {
+            "claim": "far", "verdict": "refuted", "base seeds": "1", "otherwise": "0",
+            "seeds": "4", "least": "17.0", "median": "17.0", "fewest outside": "",
+        },
+        {
+            "claim": "some", "verdict": "refuted", "base seeds": "2", "otherwise": "0",
+            "seeds": "4", "least": "", "median": "", "fewest outside": "2",
+        },
+    ]  # fmt: skip
+
+
+def test_the_table_has_what_is_expected_to_hold() -> None:
+    rows = margins([*RUNS, run("b", "holds", "holds", by(40.0))])
+    lines = table(rows).splitlines()
+    assert lines[2:] == ["| a | 4 | -2.0 | 6.0 | 1 | b | 4 | 40.0 | 40.0 | 0 |"]
+    assert {line.count("|") for line in lines} == {11}
+    assert {line.count("|") for line in table(rows[:1]).splitlines()} == {11}
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (None, "is no file that --claims-json wrote"),
+        ("{", "is no file that --claims-json wrote"),
+        ('{"runs": [{}]}', "is no file that --claims-json wrote"),
+        ('{"runs": []}', "has no claim that was trained at the small budget"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, fault: str
+) -> None:
+    file, folder = tmp_path / "claims.json", tmp_path / "folder"
+    folder.mkdir()
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SystemExit):
+        main([str(file), str(folder)])
+    assert fault in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([str(file), str(folder / "missing")])
+    assert "is no folder; give one that exists" in capsys.readouterr().err
+    assert not list(folder.iterdir())
+
+
+def test_what_is_written_says_where_it_comes_from(tmp_path: Path) -> None:
+    file = tmp_path / "claims.json"
+    facts = dict.fromkeys(
+        ("made", "command", "implementation", "base_seed", "machine", "corpus"), "said"
+    )
+    file.write_text(json.dumps({**facts, "verdicts": {}, "runs": RUNS}))
+    assert main([str(file), str(tmp_path)]) == 0
+    assert json.loads((tmp_path / "provenance.json").read_text()) == facts
+    assert (tmp_path / "margins.csv").read_text().splitlines()[1] == "a,holds,3,1,4,-2.0,6.0,"
+    assert (tmp_path / "margins.md").read_text() == table(margins(RUNS))
