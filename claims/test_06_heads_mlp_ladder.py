@@ -482,20 +482,18 @@ MIDDLE = (AVERAGE_ADDED, HEAD_REPLACING, HEAD_ADDED, FOUR_HEADS, WITH_MLP, ONE_B
 
 
 @claim("ladder-each-row-adds-one-piece")
-@trains(LADDER_RUNS, *(rung.label for rung in (*MIDDLE, TWO_BLOCKS)))
+@trains(LADDER_RUNS, *(rung.label for rung in MIDDLE))
 def test_each_row_of_the_ladder_adds_one_piece(
     runs: Runs, budget: str, check: Check, document: Expected
 ) -> None:
     """Each row adds one piece to the row above, and gains by it, from the fourth to the ninth.
 
-    By seed, the smallest of the five gains; and what the tenth row, two blocks, loses again.
+    By seed, the smallest of the five gains. The tenth row loses again: two-blocks-overfit.
     """
     rows = [runs.perplexities(rung.label) for rung in MIDDLE]
     gains = [differences(above, below) for above, below in pairwise(rows)]
     smallest = [min(of_seed) for of_seed in zip(*gains, strict=True)]
     check(smallest, trained.inside(document["gain"][budget], "each a gain"), seeds=runs.seeds)
-    loss = differences(runs.perplexities(TWO_BLOCKS.label), rows[-1])
-    check(loss, trained.inside(document["loss"][budget], "the last is a loss"), seeds=runs.seeds)
 
 
 @claim("ladder-one-head-replacing")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from claims.experiments import PRINTED
-from claims.experiments.ladder import LADDER_RUNS
+from claims.experiments.ladder import LADDER_RUNS, OVERFITTING_RUNS
 from claims.experiments.precision import PRECISION_RUNS
 from claims.harness import (
     Check,
@@ -249,7 +249,7 @@ def test_one_block_reaches_a_validation_perplexity_of_38_07(
 
 
 @claim("two-blocks-overfit")
-@trains(LADDER_RUNS, ONE_BLOCK.label, TWO_BLOCKS.label)
+@trains(OVERFITTING_RUNS, ONE_BLOCK.label, TWO_BLOCKS.label)
 def test_two_blocks_are_better_on_what_they_saw_and_worse_on_what_they_did_not(
     runs: Runs, budget: str, check: Check, document: Expected
 ) -> None:

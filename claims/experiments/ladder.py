@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from claims.experiments import BATCH, LENGTH, RATE, Budgets, Experiment, small
 from claims.instruments.training.spec import Evaluation, RunSpec, Text
-from claims.settings import FOUR_HEADS, TWO_BLOCKS
+from claims.settings import FOUR_HEADS, ONE_BLOCK, TWO_BLOCKS
 from claims.settings import LADDER as RUNGS
 
 LADDER_RUNS: Budgets = {
@@ -31,5 +31,16 @@ LADDER_RUNS: Budgets = {
             for rung in RUNGS
         },
         seeds=3,
+    ),
+}
+
+# The last two rows differ by less than their seeds do: two seeds more.
+OVERFITTING_RUNS: Budgets = {
+    "document": Experiment(
+        {
+            rung.label: LADDER_RUNS["document"].runs[rung.label]
+            for rung in (ONE_BLOCK, TWO_BLOCKS)
+        },
+        seeds=5,
     ),
 }

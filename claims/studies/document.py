@@ -21,7 +21,7 @@ import pandas as pd
 
 from claims.experiments import Experiment
 from claims.experiments.division import DIVISION_RUNS, STEEPER_RUNS
-from claims.experiments.ladder import LADDER_RUNS
+from claims.experiments.ladder import LADDER_RUNS, OVERFITTING_RUNS
 from claims.experiments.leak import LEAK_RUNS
 from claims.experiments.norms import NORM_RUNS
 from claims.experiments.positions import POSITION_RUNS
@@ -35,6 +35,7 @@ from claims.studies.document_tables import Values, tables
 
 EXPERIMENTS = {
     "ladder": LADDER_RUNS,
+    "overfitting": OVERFITTING_RUNS,
     "division": {
         "document": Experiment(
             {**DIVISION_RUNS["document"].runs, **STEEPER_RUNS["document"].runs}, seeds=3

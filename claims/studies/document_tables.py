@@ -75,6 +75,13 @@ def tables(values: Values) -> str:
             ],
         ),
         _table(
+            ["the last two rows, with two seeds more (l.252)", "held out", "training"],
+            [
+                [run, cell("overfitting", run), cell("overfitting", run, TRAINING)]
+                for run in LADDER_IN_TRAINING
+            ],
+        ),
+        _table(
             ["the division (l.110 to l.118)", "divided", "undivided", "score std, undivided, first",
              "last", "entropy, last", "hard rows, last", "score std, divided, last"],
             [division(label) for label in WIDTHS],

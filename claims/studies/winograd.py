@@ -3,6 +3,7 @@
 Trains what the run store lacks, about an hour on one core, and writes into FOLDER
 
 accuracy.csv        what one block and two answer right: steps, width, heads, network, positions
+accuracy.md         the same, as README has it
 circuits.csv        each model of two blocks: what its answers hang on
 cuts.csv            each edge cut: the accuracy that is left and the logit difference that it costs
 adjectives.csv      block 2's row for each of the eight adjectives
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -78,18 +80,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="where to write")
     parser.add_argument("--implementation", default="transformer", metavar="PACKAGE")
     options = parser.parse_args(arguments)
+    folder: Path = options.folder
+    if not folder.is_dir():
+        parser.error(f"{folder} is no folder; give one that exists")
     torch.set_num_threads(1)
 
     place = Place(cache_dir() / "runs", options.implementation)
     _train(place)
     models = partial(trained_model, Implementation(place.package), store=place.store())
     load = cache(lambda spec: models(spec))
-    options.folder.mkdir(parents=True, exist_ok=True)
-    for name, table in TABLES.items():
-        _write(options.folder / f"{name}.csv", table(load))
-    _write_maps(options.folder, load)
+    # All of it is computed before any of it is written.
+    tables = {name: _shown(measure(load)) for name, measure in TABLES.items()}
+    arrays, drawn = _maps(load)
+    for name, table in tables.items():
+        write_whole(folder / f"{name}.csv", _csv(table))
+    write_whole(folder / "accuracy.md", accuracy_table(tables["accuracy"]))
+    write_whole(folder / "maps.svg", drawn)
+    part = folder / "maps.npz.part"
+    with part.open("wb") as file:
+        np.savez_compressed(file, full=arrays["full"], small=arrays["small"])
+    part.replace(folder / "maps.npz")
     facts = provenance(list(range(10)), "python -m claims.studies.winograd FOLDER")
-    write_whole(options.folder / "provenance.json", json.dumps(facts, indent=2) + "\n")
+    write_whole(folder / "provenance.json", json.dumps(facts, indent=2) + "\n")
     return 0
 
 
@@ -125,6 +137,22 @@ def _accuracy(models: Models) -> Iterable[Row]:
                 "wrong noun": statistics.mean(s.wrong_noun for s in found),
                 "neither": statistics.mean(s.neither for s in found),
             }
+
+
+def accuracy_table(rows: Iterable[Mapping[str, str]]) -> str:
+    """accuracy.csv in Markdown, with percentages."""
+    lines = ["| | steps | n | right | least to most | 99 % |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        settings = row["settings"].removesuffix(", changed")
+        model = row["model"].removesuffix(f", {row['steps']}")
+        right, sd, least, most = (
+            f"{100 * float(row[name]):.1f}" for name in ("right", "right, sd", "least", "most")
+        )
+        lines.append(
+            f"| {settings}, {model} | {row['steps']} | {row['seeds']} | {right} ± {sd} "
+            f"| {least} to {most} | {row['solved']} |"
+        )
+    return "\n".join(lines) + "\n"
 
 
 def _circuits(models: Models) -> Iterable[Row]:
@@ -207,7 +235,8 @@ TABLES: Mapping[str, Callable[[Models], Iterable[Row]]] = {
 # ---- maps ----------------------------------------------------------------------------------------
 
 
-def _write_maps(folder: Path, models: Models) -> None:
+def _maps(models: Models) -> tuple[dict[str, np.ndarray[Any, Any]], str]:
+    """The arrays by settings, and the picture."""
     words = PRINTED[0].words[: SCORED + 1]
     printed = load_ledger(LEDGER)["map-rows-sum-to-one"].expected["rows"]
     panels = {
@@ -223,10 +252,8 @@ def _write_maps(folder: Path, models: Models) -> None:
             for sentence in PRINTED
         }
     words[ADJECTIVE] = "(adjective)"
-    (folder / "maps.svg").write_text(heat_maps(panels, words, columns=4))
-    np.savez_compressed(
-        folder / "maps.npz", full=np.stack(arrays["full"]), small=np.stack(arrays["small"])
-    )
+    stacked = {settings: np.stack(each) for settings, each in arrays.items()}
+    return stacked, heat_maps(panels, words, columns=4)
 
 
 def _of_printed(model: Any, spec: RunSpec) -> np.ndarray[Any, Any]:
@@ -250,15 +277,20 @@ def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
     return {name: statistics.mean(values), f"{name}, sd": statistics.stdev(values)}
 
 
-def _write(path: Path, table: Iterable[Row]) -> None:
+def _shown(table: Iterable[Row]) -> list[dict[str, str]]:
     """Numbers with three decimals."""
-    found = [
-        {key: f"{v:.3f}" if isinstance(v, float) else v for key, v in row.items()} for row in table
+    return [
+        {key: f"{v:.3f}" if isinstance(v, float) else str(v) for key, v in row.items()}
+        for row in table
     ]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(found[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(found)
+
+
+def _csv(rows: Sequence[Mapping[str, str]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 if __name__ == "__main__":
