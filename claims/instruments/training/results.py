@@ -72,19 +72,22 @@ class Runs:
 
     def models(self, label: str) -> list[Any]:
         """The trained models of one label, by seed."""
-        store = self._gathered.stores[self.device]
         self.results(label)
-        return [trained_model(self._implementation, spec, store) for spec in self.specs(label)]
+        return [self._model(spec) for spec in self.specs(label)]
 
     def once(self, label: str, measure: Callable[[RunSpec, Any], T]) -> list[T]:
         """`measure(specification, trained model)` by seed, taken once for all claims that ask."""
+        self.results(label)
         kept, values = self._gathered.measured, []
-        for spec, model in zip(self.specs(label), self.models(label), strict=True):
+        for spec in self.specs(label):
             key = (self.device, spec.digest(), measure)
             if key not in kept:
-                kept[key] = measure(spec, model)
+                kept[key] = measure(spec, self._model(spec))
             values.append(kept[key])
         return values
+
+    def _model(self, spec: RunSpec) -> Any:
+        return trained_model(self._implementation, spec, self._gathered.stores[self.device])
 
     def _result(self, spec: RunSpec) -> RunResult:
         __tracebackhide__ = True
