@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from claims.experiments import PRINTED
-from claims.experiments.ladder import LADDER_RUNS
+from claims.experiments.ladder import CLOSE_RUNS, LADDER_RUNS
 from claims.harness import (
     Check,
     Draws,
@@ -549,7 +549,7 @@ def test_four_heads_buy_another_3_points(
 
 
 @claim("added-beats-replacing-9")
-@trains(LADDER_RUNS, HEAD_REPLACING.label, HEAD_ADDED.label)
+@trains(CLOSE_RUNS, HEAD_REPLACING.label, HEAD_ADDED.label)
 def test_the_same_head_is_worth_9_points_more_added_than_replacing(
     runs: Runs, budget: str, check: Check, document: Expected
 ) -> None:

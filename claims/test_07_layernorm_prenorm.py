@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from claims.experiments import PRINTED
-from claims.experiments.ladder import LADDER_RUNS
+from claims.experiments.ladder import CLOSE_RUNS, LADDER_RUNS
 from claims.experiments.norms import NORM_RUNS
 from claims.harness import (
     Check,
@@ -392,7 +392,7 @@ def test_the_residual_connection_is_worth_188_points_for_the_average(
 
 
 @claim("residual-9-for-head")
-@trains(LADDER_RUNS, HEAD_REPLACING.label, HEAD_ADDED.label)
+@trains(CLOSE_RUNS, HEAD_REPLACING.label, HEAD_ADDED.label)
 def test_the_residual_connection_is_worth_9_points_for_one_head(
     runs: Runs, budget: str, check: Check, document: Expected
 ) -> None:
@@ -403,7 +403,7 @@ def test_the_residual_connection_is_worth_9_points_for_one_head(
 
 
 @claim("layernorm-1.8-points")
-@trains(LADDER_RUNS, WITH_MLP.label, ONE_BLOCK.label)
+@trains(CLOSE_RUNS, WITH_MLP.label, ONE_BLOCK.label)
 def test_layer_norm_buys_1_8_points(
     runs: Runs, budget: str, check: Check, document: Expected
 ) -> None:

@@ -694,7 +694,7 @@ def test_the_sister_sentences_attention_turns_the_answer(runs: Runs, check: Chec
     is correlation. Of the two blocks the one that turns more.
     """
     turned = [max(c.role_1, c.role_2) for c in _circuits(runs)]
-    check(turned, trained(0.9, 1.1, "nine answers of ten"), seeds=runs.seeds)
+    check(turned, trained(0.8, 1.1, "four answers of five"), seeds=runs.seeds)
 
 
 # ---- beyond the chapter: induction --------------------------------------------------------------

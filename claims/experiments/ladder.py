@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from claims.experiments import BATCH, LENGTH, RATE, Budgets, Experiment, small
 from claims.instruments.training.spec import Evaluation, RunSpec, Text
-from claims.settings import FOUR_HEADS, ONE_BLOCK, TWO_BLOCKS
+from claims.settings import (
+    FOUR_HEADS,
+    HEAD_ADDED,
+    HEAD_REPLACING,
+    ONE_BLOCK,
+    TWO_BLOCKS,
+    WITH_MLP,
+)
 from claims.settings import LADDER as RUNGS
 
 LADDER_RUNS: Budgets = {
@@ -32,6 +39,18 @@ LADDER_RUNS: Budgets = {
         },
         seeds=3,
     ),
+}
+
+# Rows that differ by few standard deviations over seeds: the small budget has more seeds of them.
+CLOSE_RUNS: Budgets = {
+    "ci": Experiment(
+        {
+            rung.label: LADDER_RUNS["ci"].runs[rung.label]
+            for rung in (HEAD_REPLACING, HEAD_ADDED, WITH_MLP, ONE_BLOCK)
+        },
+        seeds=8,
+    ),
+    "document": LADDER_RUNS["document"],
 }
 
 # The last two rows differ by less than their seeds do: two seeds more.

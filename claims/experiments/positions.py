@@ -38,7 +38,7 @@ POSITION_RUNS: Budgets = {
             )
             for scheme in (*SCHEMES, "none")
         },
-        seeds=4,
+        seeds=6,
     ),
     "document": Experiment(
         {

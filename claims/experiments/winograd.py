@@ -1,8 +1,8 @@
 """The Winograd languages (l.202 to l.241): what order-blind models, one block and two make of them.
 
 The chapter gives none of the settings. "document" takes its main ones: width 128, four heads,
-learned positions, AdamW at 1e-3, batches of 64. "ci" is half as wide, with batches of 32 at 3e-3.
-Every seed draws its own held-out pairs.
+learned positions, AdamW at 1e-3, batches of 64. "ci" is half as wide, with batches of 32 at 3e-3 or
+2e-3. Every seed draws its own held-out pairs.
 """
 
 from __future__ import annotations
@@ -43,9 +43,14 @@ CATEGORIES: Budgets = {
 }
 ORDER_BLIND: Budgets = {"ci": Experiment({"average": small(AVERAGE, IN_POOL, 1200)}, seeds=10)}
 
+# At 3e-3 a model of two blocks loses now and then, for a while, what it had learnt.
 WINOGRAD: Budgets = {
     "ci": Experiment(
-        {"one block": small(ONE, IN_POOL, 500), "two blocks": small(TWO, IN_POOL, 700)}, seeds=5
+        {
+            "one block": replace(small(ONE, IN_POOL, 500), learning_rate=2e-3),
+            "two blocks": replace(small(TWO, IN_POOL, 800), learning_rate=2e-3),
+        },
+        seeds=5,
     ),
     "document": Experiment(
         {"one block": full(ONE, IN_POOL, 800), "two blocks": full(TWO, IN_POOL, 800)}, seeds=10
