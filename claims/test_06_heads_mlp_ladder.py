@@ -527,7 +527,7 @@ def test_the_mlp_brings_the_perplexity_to_39_87(
 
 
 @claim("learned-beats-uniform-14")
-@trains(LADDER_RUNS, AVERAGE_ADDED.label, HEAD_ADDED.label)
+@trains(CLOSE_RUNS, AVERAGE_ADDED.label, HEAD_ADDED.label)
 def test_learned_weights_beat_uniform_ones_by_14_points(
     runs: Runs, budget: str, check: Check, document: Expected
 ) -> None:

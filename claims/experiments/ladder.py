@@ -5,6 +5,7 @@ from __future__ import annotations
 from claims.experiments import BATCH, LENGTH, RATE, Budgets, Experiment, small
 from claims.instruments.training.spec import Evaluation, RunSpec, Text
 from claims.settings import (
+    AVERAGE_ADDED,
     FOUR_HEADS,
     HEAD_ADDED,
     HEAD_REPLACING,
@@ -46,7 +47,7 @@ CLOSE_RUNS: Budgets = {
     "ci": Experiment(
         {
             rung.label: LADDER_RUNS["ci"].runs[rung.label]
-            for rung in (HEAD_REPLACING, HEAD_ADDED, WITH_MLP, ONE_BLOCK)
+            for rung in (AVERAGE_ADDED, HEAD_REPLACING, HEAD_ADDED, WITH_MLP, ONE_BLOCK)
         },
         seeds=8,
     ),
