@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import pytest
 
 from claims.studies.repetitions import main, margins, table
+from conftest import ROOT
 
 
 def run(claim: str, verdict: str, expected: str, *facts: dict[str, float]) -> dict[str, Any]:
-    records = [{"facts": f, "measured": {"mean": 1.0, "sd": 1.0, "n": 4}} for f in facts]
+    records = [{"facts": f, "measured": 1.0, "seeds": [0, 1, 2, 3]} for f in facts]
     return {
         "claim": claim, "budget": "ci", "verdict": verdict, "expected_verdict": expected,
         "records": records,
@@ -87,11 +89,23 @@ def test_a_file_of_another_kind_is_refused_and_nothing_is_written(
 
 def test_what_is_written_says_where_it_comes_from(tmp_path: Path) -> None:
     file = tmp_path / "claims.json"
-    facts = dict.fromkeys(
-        ("made", "command", "implementation", "base_seed", "machine", "corpus"), "said"
-    )
-    file.write_text(json.dumps({**facts, "verdicts": {}, "runs": RUNS}))
+    facts = dict.fromkeys(("made", "implementation", "base_seed", "machine"), "said")
+    paths = {"command": "pytest claims --claims-json a/b.json", "corpus": "A text, from c/d.txt"}
+    file.write_text(json.dumps({**facts, **paths, "verdicts": {}, "runs": RUNS}))
     assert main([str(file), str(tmp_path)]) == 0
-    assert json.loads((tmp_path / "provenance.json").read_text()) == facts
+    written = json.loads((tmp_path / "provenance.json").read_text())
+    assert written == facts | {"command": "pytest claims --claims-json FILE", "corpus": "A text"}
     assert (tmp_path / "margins.csv").read_text().splitlines()[1] == "a,holds,3,1,4,-2.0,6.0,"
     assert (tmp_path / "margins.md").read_text() == table(margins(RUNS))
+
+
+def test_readme_has_the_table_that_was_written() -> None:
+    folder = ROOT / "fixtures" / "studies" / "repetitions"
+    written = (folder / "margins.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"<!-- margins -->\n{written}<!-- end of the margins -->" in readme
+    with (folder / "margins.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert table(rows) == written
+    verdicts = sum(int(row["base seeds"]) for row in rows)
+    assert f"Of the {verdicts} verdicts" in readme

@@ -20,6 +20,7 @@ import argparse
 import csv
 import io
 import json
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -57,6 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_whole(options.folder / "margins.csv", text.getvalue())
     write_whole(options.folder / "margins.md", table(rows))
     facts = {key: data[key] for key in KEPT}
+    # Where the files lay is no part of what was measured.
+    facts["corpus"] = data["corpus"].partition(", from ")[0]
+    facts["command"] = re.sub(r"(--claims-json[ =])\S+", r"\1FILE", data["command"])
     write_whole(options.folder / "provenance.json", json.dumps(facts, indent=2) + "\n")
     return 0
 
@@ -83,7 +87,7 @@ def margins(runs: Iterable[Mapping[str, Any]]) -> list[Row]:
             "verdict": verdict,
             "base seeds": str(len(repeated)),
             "otherwise": str(sum(r["verdict"] != r["expected_verdict"] for r in repeated)),
-            "seeds": str(max(r["measured"]["n"] for run in repeated for r in run["records"])),
+            "seeds": str(max(len(r["seeds"]) for run in repeated for r in run["records"])),
             "least": f"{min(narrowest):.1f}" if narrowest else "",
             "median": f"{statistics.median(narrowest):.1f}" if narrowest else "",
             "fewest outside": str(min(outside)) if outside else "",
