@@ -150,12 +150,14 @@ def test_what_cannot_be_kept_is_handed_over(package: Place) -> None:
 
 
 STARTER = """
-import sys
+import signal
 from claims.instruments.training.gather import Place, do_all
 from pathlib import Path
 from test_training_gather import TEXT, quiet, wide
 
 if __name__ == "__main__":
+    # A shell's background job inherits that Ctrl-C is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     do_all([wide(10)], Place(Path("runs"), "failing"), TEXT, 1, quiet)
 """
 
