@@ -20,10 +20,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from claims.bench_10_quadratic_cost import line, once
+from claims.experiments.division import DIVISION_RUNS
 from claims.harness.implementation import Implementation
 from claims.harness.seeds import Draws
 from claims.instruments.timing import Timing, exponents, measure, ratios, summary
-from claims.instruments.training.loop import build, gradients, optimiser_of
+from claims.instruments.training.batches import batches
+from claims.instruments.training.loop import build, gradients, optimiser_of, train
 from claims.instruments.training.obtain import keep_freed_memory
 from claims.instruments.training.spec import PRECISIONS, RunSpec, Text
 from claims.settings import ONE_BLOCK
@@ -72,7 +74,10 @@ def length_of(spec: RunSpec) -> int:
 
 def our_step(implementation: Implementation, spec: RunSpec, tokens: Tensor) -> Callable[[], None]:
     """One step as `train` takes it."""
-    model = build(implementation, spec)
+    return step_of(build(implementation, spec), spec, tokens)
+
+
+def step_of(model: Any, spec: RunSpec, tokens: Tensor) -> Callable[[], None]:
     optimiser = optimiser_of(model, spec)
 
     def step() -> None:
@@ -81,6 +86,13 @@ def our_step(implementation: Implementation, spec: RunSpec, tokens: Tensor) -> C
         optimiser.zero_grad(set_to_none=True)
 
     return step
+
+
+def trained_step(implementation: Implementation, spec: RunSpec, ids: Tensor) -> Callable[[], None]:
+    """One step as a run on the text `ids` (N,) takes it after its last."""
+    model = build(implementation, spec)
+    model.load_state_dict(train(implementation, spec, ids)[1])
+    return step_of(model, spec, batches(spec, ids)(spec.steps))
 
 
 def in_turn(steps: Sequence[Callable[[], None]]) -> Callable[[], None]:
@@ -182,6 +194,35 @@ def test_a_step_beside_a_plain_one(
     show(f"ours with memory kept / plain with memory as it comes, medians: {text}")
     benchmark.extra_info["GFLOP/s of products alone"] = gflops
     benchmark.extra_info["memory kept / plain, memory as it comes"] = whole
+
+
+def test_a_step_of_a_hard_head(
+    implementation: Implementation, benchmark: Any, tokens: Tensor, show: Callable[[str], None]
+) -> None:
+    """What it saves to take numbers below float32's normal range for zero, as training does.
+
+    The division's head of width 256 at the small budget, undivided against divided, after training:
+    with such numbers kept, and flushed.
+    """
+    variants = {
+        name: trained_step(implementation, DIVISION_RUNS["ci"].runs[f"256, {name}"], tokens)
+        for name in ("undivided", "divided")
+    }
+
+    def both() -> dict[str, dict[str, Timing]]:
+        kept = measure(variants, rounds=ROUNDS)
+        torch.set_flush_denormal(True)
+        try:
+            return {"kept": kept, "flushed": measure(variants, rounds=ROUNDS)}
+        finally:
+            torch.set_flush_denormal(False)
+
+    measured = once(benchmark, both)
+    show(f"\nundivided / divided step, median (quartiles) of {ROUNDS} rounds, float32")
+    for numbers, timings in measured.items():
+        against = summary(ratios(timings["undivided"], timings["divided"]))
+        show(line(f"numbers below the normal range {numbers}", [against]))
+        benchmark.extra_info[f"undivided / divided, {numbers}"] = asdict(against)
 
 
 def test_how_a_step_grows(

@@ -21,6 +21,7 @@ import transformer
 from claims.instruments.training import gather, progress, sealed
 from claims.instruments.training.gather import Done, Failure, Place, do_all, do_here
 from claims.instruments.training.loop import train
+from claims.instruments.training.obtain import settle_process
 from claims.instruments.training.spec import Evaluation, RunResult, RunSpec
 from conftest import ROOT
 from small_runs import MODEL, SCORED, SPEC, ids, same
@@ -230,13 +231,19 @@ def test_a_package_that_lacks_a_name_is_told_from_one_that_fails(
     assert failure == Failure("masked does not provide MultiHeadAttention", lacking=True)
 
 
-def test_threads_and_precision_of_a_worker_are_settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    from claims.instruments.training.obtain import settle_process
+SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
 
+
+def test_threads_and_precision_of_a_worker_are_settled() -> None:
     torch.set_num_threads(2)
-    settle_process()
-    assert torch.get_num_threads() == 1
-    assert torch.get_float32_matmul_precision() == "highest"
+    try:
+        settle_process()
+        assert torch.get_num_threads() == 1
+        assert torch.get_float32_matmul_precision() == "highest"
+        assert float(torch.tensor(SMALLEST_NORMAL) / 2) == 0.0
+    finally:
+        torch.set_flush_denormal(False)
+    assert float(torch.tensor(SMALLEST_NORMAL) / 2) > 0.0
 
 
 # ---- what is shown -------------------------------------------------------------------------------

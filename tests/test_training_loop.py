@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import transformer
+from claims.instruments.activations import attention_weights
 from claims.instruments.training import loop
 from claims.instruments.training.batches import batches
 from claims.instruments.training.loop import build, optimiser_of, train
@@ -177,6 +178,25 @@ def test_a_run_does_not_depend_on_what_was_drawn_before() -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(99)
         assert same(train(transformer, SPEC, TEXT)[1], weights)
+
+
+def test_subnormal_weights_of_a_hard_head_change_no_bit() -> None:
+    """So that processes that flush them and processes that do not may share a store."""
+    hard = replace(MODEL, n_heads=1, d_head=512, divided=False)
+    spec = replace(SPEC, model=hard, steps=30, learning_rate=0.01)
+    result, weights = train(transformer, spec, TEXT)
+    model = build(transformer, spec)
+    model.load_state_dict(weights)
+    attention = attention_weights(model, TEXT[: 49 * 8].view(49, 8), block=0)
+    smallest_normal = torch.finfo(torch.float32).tiny
+    assert int(((attention > 0) & (attention < smallest_normal)).sum()) > 50
+    torch.set_flush_denormal(True)
+    try:
+        flushed, same_weights = train(transformer, spec, TEXT)
+    finally:
+        torch.set_flush_denormal(False)
+    assert same(weights, same_weights)
+    assert [s.loss for s in flushed.snapshots] == [s.loss for s in result.snapshots]
 
 
 STOPPED = replace(
