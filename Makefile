@@ -10,8 +10,9 @@ RUN = $(VENV)/bin
 claims: $(VENV)/ready
 	$(RUN)/pytest claims -m "not gpu" $(ARGS)
 
+# By file, so that what a module's tests share is made once.
 test: $(VENV)/ready
-	$(RUN)/pytest tests $(ARGS)
+	$(RUN)/pytest tests -n 2 --dist loadfile $(ARGS)
 
 lint: $(VENV)/ready
 	$(RUN)/ruff check .
