@@ -18,6 +18,7 @@ import pytest
 from claims.harness import machine
 from claims.harness.check import Record
 from claims.harness.ledger import Entry, Ledger
+from claims.harness.mistakes import Likeness, looks_like
 from claims.harness.tables import write_whole
 
 VERDICTS = ("exact", "holds", "refuted", "not run", "failed")
@@ -112,6 +113,7 @@ class Report:
             ("refuted: measured, and the sentence is false or lacks a condition", self._refuted()),
             ("not run", self._not_run()),
             ("failed", self._failed()),
+            ("what failed looks like a known mistake", [str(each) for each in self.likenesses()]),
         ):
             if lines:
                 write(f"{title}:")
@@ -216,6 +218,17 @@ class Report:
     def _failed(self) -> list[str]:
         return [f"{o.claim}: {o.test}" for o in self._outcomes.values() if o.verdict == "failed"]
 
+    def likenesses(self) -> list[Likeness]:
+        """The known mistakes that break much the same claims as failed here."""
+        judged = [
+            outcome for outcome in self._outcomes.values()
+            if not outcome.budget and "gpu" not in self._ledger[outcome.claim].needs
+        ]
+        return looks_like(
+            failed={outcome.claim for outcome in judged if outcome.verdict == "failed"},
+            ran={outcome.claim for outcome in judged if outcome.verdict != "not run"},
+        )
+
     def _missing(self) -> list[str]:
         """Claims that a run of everything should have collected, and some plugin lost."""
         if not _asks_for_everything(self._config):
@@ -237,6 +250,7 @@ class Report:
             "machine": machine.description(),
             "corpus": config.stash.get(CORPUS_LINE, "not looked up"),
             "verdicts": self.verdicts(),
+            "looks_like": [asdict(each) for each in self.likenesses()],
             "runs": [
                 asdict(outcome)
                 | {
