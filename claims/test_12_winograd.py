@@ -614,7 +614,7 @@ def test_for_a_crosser_adjective_block_2_is_all_on_the_adjective(
 
 
 @claim("crossed-fetches-other-noun")
-@trains(WINOGRAD, "two blocks")
+@trains(TEN_SEEDS, "two blocks")
 def test_for_a_crossed_adjective_block_2_fetches_the_other_noun(
     runs: Runs, check: Check
 ) -> None:
