@@ -2,6 +2,6 @@
 
 pytest_plugins = (
     "claims.harness.plugin",
-    "claims.instruments.plugin",
-    "claims.instruments.training.plugin",
+    "claims.plugins.corpus",
+    "claims.plugins.training",
 )

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from claims.harness import Check, Draws, Expected, claim, exact, rounding, ulps, within
 from claims.harness.implementation import Implementation
 from claims.harness.strategies import lengths
-from claims.instruments.recurrence import (
+from claims.instruments.attention.recurrence import (
     Cell,
     gradient_through_time,
     operations_between,

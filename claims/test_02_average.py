@@ -22,6 +22,12 @@ from torch import Tensor
 
 from claims.experiments import PRINTED
 from claims.experiments.ladder import LADDER_RUNS
+from claims.experiments.rungs import (
+    AVERAGE_ADDED,
+    AVERAGE_REPLACING,
+    AVERAGE_WITH_POSITIONS,
+    NO_CONTEXT,
+)
 from claims.harness import (
     Check,
     Draws,
@@ -38,17 +44,11 @@ from claims.harness import (
 )
 from claims.harness.implementation import Implementation
 from claims.harness.strategies import lengths, permutations, tensors
-from claims.instruments import average_lm
-from claims.instruments.corpus import Corpus
-from claims.instruments.paired import differences, ratios
-from claims.instruments.tokens import split
-from claims.instruments.training.results import Runs
-from claims.settings import (
-    AVERAGE_ADDED,
-    AVERAGE_REPLACING,
-    AVERAGE_WITH_POSITIONS,
-    NO_CONTEXT,
-)
+from claims.instruments.text import average_model
+from claims.instruments.text.corpus import Corpus
+from claims.instruments.text.tokens import split
+from claims.training.per_seed import differences, ratios
+from claims.training.results import Runs
 
 DOUBLE = torch.float64
 # One model for the three rows of the chapter's first table that average: no network, no LayerNorm.
@@ -122,8 +122,8 @@ def test_embedding_mean_and_linear_layer_are_a_language_model_in_fifteen_lines(
     Counted are the statements, one a line, of an instrument that holds the model and its loss;
     imports and docstrings are left out. It learns: one step of gradient descent lowers the loss.
     """
-    check(_statements(inspect.getsource(average_lm)), within(1, document["lines"], "as printed"))
-    model = rng.build(lambda: average_lm.AverageLanguageModel(vocabulary=50, d_model=16))
+    check(_statements(inspect.getsource(average_model)), within(1, document["lines"], "as printed"))
+    model = rng.build(lambda: average_model.AverageLanguageModel(vocabulary=50, d_model=16))
     tokens = rng.integers(0, 50, 4, 32, salt="tokens")
     before = model.loss(tokens)
     before.backward()  # type: ignore[no-untyped-call]
@@ -153,7 +153,7 @@ def test_the_fifteen_lines_are_the_language_model_with_all_else_off(
     mean and d + 1 times in the product; m is the logit that magnitudes in place of values give.
     """
     T, d, V = 20, 16, 50
-    model = rng.build(lambda: average_lm.AverageLanguageModel(V, d)).double()
+    model = rng.build(lambda: average_model.AverageLanguageModel(V, d)).double()
     other = rng.build(
         lambda: implementation.LanguageModel(
             vocabulary=V, context=T, d_model=d, residual=False, **BARE

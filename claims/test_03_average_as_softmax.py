@@ -30,8 +30,8 @@ from claims.harness import (
 )
 from claims.harness.implementation import Implementation
 from claims.harness.strategies import lengths, tensors
-from claims.instruments.invariance import influence
-from claims.instruments.training.results import Runs
+from claims.instruments.attention.influence import influence
+from claims.training.results import Runs
 
 DOUBLE = torch.float64
 MINUS_INF = float("-inf")

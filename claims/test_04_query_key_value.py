@@ -33,7 +33,7 @@ from claims.harness import (
 )
 from claims.harness.implementation import Implementation
 from claims.harness.strategies import lengths, permutations, tensors
-from claims.instruments.invariance import influence, with_other_rows
+from claims.instruments.attention.influence import influence, with_other_rows
 
 few_examples = settings(max_examples=20)
 f64 = torch.float64

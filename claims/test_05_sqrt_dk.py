@@ -47,8 +47,7 @@ from claims.harness import (
 )
 from claims.harness.implementation import Implementation
 from claims.harness.strategies import tensors
-from claims.instruments.paired import differences, ratios
-from claims.instruments.scores import (
+from claims.instruments.attention.scores import (
     attention_input,
     causal_std,
     effective_tokens,
@@ -64,8 +63,9 @@ from claims.instruments.scores import (
     variance_within_rows,
     weights_of,
 )
-from claims.instruments.training.results import Runs
-from claims.instruments.training.spec import RunResult
+from claims.training.per_seed import differences, ratios
+from claims.training.results import Runs
+from claims.training.spec import RunResult
 
 ROWS, KEYS = 2048, 64
 W_Q = "blocks.0.mixer.q.weight"

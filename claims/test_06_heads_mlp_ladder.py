@@ -21,6 +21,19 @@ from torch import Tensor, nn
 
 from claims.experiments import PRINTED
 from claims.experiments.ladder import CLOSE_RUNS, LADDER_RUNS
+from claims.experiments.rungs import (
+    AVERAGE_ADDED,
+    AVERAGE_REPLACING,
+    AVERAGE_WITH_POSITIONS,
+    FOUR_HEADS,
+    HEAD_ADDED,
+    HEAD_REPLACING,
+    LADDER,
+    ONE_BLOCK,
+    TWO_BLOCKS,
+    WITH_MLP,
+    Rung,
+)
 from claims.harness import (
     Check,
     Draws,
@@ -37,22 +50,9 @@ from claims.harness import (
 )
 from claims.harness.implementation import Implementation
 from claims.harness.strategies import lengths, tensors
-from claims.instruments.invariance import before_and_after_permutation, influence
-from claims.instruments.paired import differences
-from claims.instruments.training.results import Runs
-from claims.settings import (
-    AVERAGE_ADDED,
-    AVERAGE_REPLACING,
-    AVERAGE_WITH_POSITIONS,
-    FOUR_HEADS,
-    HEAD_ADDED,
-    HEAD_REPLACING,
-    LADDER,
-    ONE_BLOCK,
-    TWO_BLOCKS,
-    WITH_MLP,
-    Rung,
-)
+from claims.instruments.attention.influence import before_and_after_permutation, influence
+from claims.training.per_seed import differences
+from claims.training.results import Runs
 
 # The exponentials' own errors cancel in the sum of a row's weights. What is left of m of them are
 # m - 1 additions, a division, perhaps as a reciprocal and a product, and the sum's way to float32.

@@ -17,6 +17,14 @@ from torch import Tensor, nn
 from claims.experiments import PRINTED
 from claims.experiments.ladder import CLOSE_RUNS, LADDER_RUNS
 from claims.experiments.norms import NORM_RUNS
+from claims.experiments.rungs import (
+    AVERAGE_ADDED,
+    AVERAGE_REPLACING,
+    HEAD_ADDED,
+    HEAD_REPLACING,
+    ONE_BLOCK,
+    WITH_MLP,
+)
 from claims.harness import (
     Check,
     Draws,
@@ -31,18 +39,10 @@ from claims.harness import (
     ulps,
 )
 from claims.harness.implementation import Implementation
-from claims.instruments.gradients import BlockGradient, end_gradients, windows_of
-from claims.instruments.paired import differences, ratios
-from claims.instruments.training.results import Runs
-from claims.instruments.unigram import unigram_perplexity
-from claims.settings import (
-    AVERAGE_ADDED,
-    AVERAGE_REPLACING,
-    HEAD_ADDED,
-    HEAD_REPLACING,
-    ONE_BLOCK,
-    WITH_MLP,
-)
+from claims.instruments.attention.block_gradients import BlockGradient, end_gradients, windows_of
+from claims.instruments.text.unigram import unigram_perplexity
+from claims.training.per_seed import differences, ratios
+from claims.training.results import Runs
 
 SEEDS = list(range(16))
 

@@ -37,11 +37,11 @@ from claims.harness import (
 )
 from claims.harness.implementation import Implementation
 from claims.harness.strategies import lengths, tensors
-from claims.instruments.activations import passing_through
-from claims.instruments.invariance import before_and_after_permutation, influence
-from claims.instruments.paired import differences, ratios
-from claims.instruments.training.results import Runs
-from claims.instruments.unigram import unigram_perplexity
+from claims.instruments.attention.activations import passing_through
+from claims.instruments.attention.influence import before_and_after_permutation, influence
+from claims.instruments.text.unigram import unigram_perplexity
+from claims.training.per_seed import differences, ratios
+from claims.training.results import Runs
 
 SAME_SUMS = "k = 2: the same sums in another order"
 POSITIONS = st.integers(0, 1000)

@@ -35,19 +35,9 @@ from claims.harness import (
     within,
 )
 from claims.harness.implementation import Implementation
-from claims.instruments.attention_cost import (
-    AllAtOnce,
-    OneByOne,
-    layer_footprint,
-    of_pairs,
-    pass_on,
-)
-from claims.instruments.card import Card, Counted, CudaCard, count, pretended_card, runs_out
-from claims.instruments.invariance import influence
-from claims.instruments.kernels import attention_within, measure_kernels, products_in_tf32
-from claims.instruments.memory import Footprint
-from claims.instruments.memory.allocator import GRANULE, WORKSPACE, block_bytes
-from claims.instruments.tiled import (
+from claims.instruments.attention.influence import influence
+from claims.instruments.attention.kernels import attention_within, measure_kernels, products_in_tf32
+from claims.instruments.attention.tiled import (
     Attention,
     forward_and_gradients,
     largest_tensor,
@@ -56,8 +46,25 @@ from claims.instruments.tiled import (
     tiled_attention,
     worst_error,
 )
-from claims.instruments.timing import HostStopwatch, Timing, exponents, measure
-from claims.instruments.timing import ratios as ratios_by_round
+from claims.instruments.cost.attention_layer import (
+    AllAtOnce,
+    OneByOne,
+    layer_footprint,
+    of_pairs,
+    pass_on,
+)
+from claims.instruments.cost.fake_gpu import (
+    Card,
+    Counted,
+    CudaCard,
+    count,
+    pretended_card,
+    runs_out,
+)
+from claims.instruments.cost.memory import Footprint
+from claims.instruments.cost.memory.allocator import GRANULE, WORKSPACE, block_bytes
+from claims.instruments.cost.timing import HostStopwatch, Timing, exponents, measure
+from claims.instruments.cost.timing import ratios as ratios_by_round
 
 MIB = 2**20
 D, HEADS = 512, 8

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from claims.experiments.rungs import ONE_BLOCK, TWO_BLOCKS
 from claims.harness import Check, Draws, Expected, claim, digits, exact, within
 from claims.harness.implementation import Implementation
-from claims.settings import ONE_BLOCK, TWO_BLOCKS
 
 WIDTHS = (64, 128, 768)
 GPT2: dict[str, Any] = {

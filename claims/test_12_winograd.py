@@ -40,17 +40,8 @@ from claims.harness import (
     within,
 )
 from claims.harness.implementation import Implementation
-from claims.instruments.activations import attention_weights, passing_through
-from claims.instruments.induction import (
-    Losses,
-    Repeated,
-    induction_scores,
-    loss_without_the_token_before,
-    losses,
-    previous_token_scores,
-    repeated,
-)
-from claims.instruments.schema_answers import (
+from claims.instruments.attention.activations import attention_weights, passing_through
+from claims.instruments.languages.answers import (
     Shares,
     held_out,
     logit_lens,
@@ -59,10 +50,17 @@ from claims.instruments.schema_answers import (
     rows,
     shares,
 )
-from claims.instruments.schema_circuits import Circuit, circuit
-from claims.instruments.training.results import Runs
-from claims.instruments.training.spec import Repeats, RunSpec
-from claims.instruments.winograd import (
+from claims.instruments.languages.circuits import Circuit, circuit
+from claims.instruments.languages.repeated_rows import (
+    Losses,
+    Repeated,
+    induction_scores,
+    loss_without_the_token_before,
+    losses,
+    previous_token_scores,
+    repeated,
+)
+from claims.instruments.languages.schemas import (
     ADJECTIVE,
     ANSWER,
     CATEGORY,
@@ -77,6 +75,8 @@ from claims.instruments.winograd import (
     parse,
     split,
 )
+from claims.training.results import Runs
+from claims.training.spec import Repeats, RunSpec
 
 PAIRS = st.sampled_from(POOL.pairs)
 TIRED, WET = Sentence("animal", "street", "tired"), Sentence("animal", "street", "wet")

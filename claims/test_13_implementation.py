@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from claims.experiments import PRINTED
 from claims.experiments.ladder import LADDER_RUNS, OVERFITTING_RUNS
 from claims.experiments.precision import PRECISION_RUNS
+from claims.experiments.rungs import ONE_BLOCK, TWO_BLOCKS
 from claims.harness import (
     Check,
     Draws,
@@ -34,10 +35,9 @@ from claims.harness import (
     within,
 )
 from claims.harness.implementation import Implementation
-from claims.instruments.paired import differences, ratios
-from claims.instruments.training.results import Runs
-from claims.instruments.training.spec import Evaluation
-from claims.settings import ONE_BLOCK, TWO_BLOCKS
+from claims.training.per_seed import differences, ratios
+from claims.training.results import Runs
+from claims.training.spec import Evaluation
 
 D, HEADS = 128, 4  # the chapter's
 ORDER = "k = 2, the FlashAttention tests' rule: the same sums in another order"

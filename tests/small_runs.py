@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from claims.instruments.training.spec import Evaluation, ModelSettings, RunSpec, Text
-from claims.instruments.training.store import RunStore
+from claims.training.spec import Evaluation, ModelSettings, RunSpec, Text
+from claims.training.store import RunStore
 
 VOCABULARY = 11
 MODEL = ModelSettings(vocabulary=VOCABULARY, context=8, d_model=8, n_heads=2)

@@ -15,10 +15,10 @@ import pytest
 import torch._dynamo  # noqa: F401  pytester forgets what a run imports; torch allows this one once
 
 from claims.harness import machine
-from claims.instruments.corpus import Corpus
-from claims.instruments.training import plugin
-from claims.instruments.training.gather import Done, do_here
-from claims.instruments.training.spec import RunSpec
+from claims.instruments.text.corpus import Corpus
+from claims.plugins import training as plugin
+from claims.training.pool import Done, do_here
+from claims.training.spec import RunSpec
 from conftest import ROOT, Project, output
 
 # Trained models are noted; a tokenizer that takes no time stands in for the reference's.
@@ -55,7 +55,7 @@ class Tokenizer:
 EXPERIMENT = """
 from dataclasses import replace
 from claims.experiments import Experiment
-from claims.instruments.training.spec import Evaluation
+from claims.training.spec import Evaluation
 from small_runs import MODEL, SCORED, SPEC
 
 CI = Experiment({"a": SCORED, "b": replace(SCORED, steps=5)}, seeds=2)
@@ -86,7 +86,7 @@ def test_plain(check):
 """
 PLUGINS = [
     option
-    for name in ("claims.instruments.plugin", "claims.instruments.training.plugin")
+    for name in ("claims.plugins.corpus", "claims.plugins.training")
     for option in ("-p", name)
 ]
 
@@ -241,8 +241,8 @@ def test_long(runs, check):
 @claim("short")
 @trains(SHORT, "a")
 def test_short(runs, check, implementation):
-    from claims.instruments.training.evaluation import evaluate
-    from claims.instruments.session import tokens_of
+    from claims.training.evaluation import evaluate
+    from claims.plugins.session import tokens_of
     [result], [model] = runs.results("a"), runs.models("a")
     check(len(result.scores), exact(2))
     second = result.scores[1].perplexity
@@ -251,7 +251,7 @@ def test_short(runs, check, implementation):
     again = evaluate(model, ids, Evaluation(4)).perplexity
     check(runs.perplexities("a"), exact([again], because="the same windows"))
 """)
-    result = project.run("-W", "default::claims.instruments.training.store.RunStoreWarning")
+    result = project.run("-W", "default::claims.training.store.RunStoreWarning")
     result.assert_outcomes(passed=2, warnings=2)
     text = output(result)
     assert "runs cannot be written" in text
@@ -325,7 +325,7 @@ def test_a_damaged_entry_is_said_and_trained_again(project: Trained) -> None:
 
 def test_what_is_resumed_is_said(project: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     """After a kill that left the state of the fourth step."""
-    from claims.instruments.training.store import RunStore
+    from claims.training.store import RunStore
 
     project.of_claims().run("-m", "not gpu", "-k", "both")
     [specs] = project.asked
@@ -410,8 +410,8 @@ def test_without_a_corpus_claims_on_text_are_not_run(
     project: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others are: repeated random tokens need none."""
-    from claims.instruments import session
-    from claims.instruments.corpus import CorpusError
+    from claims.instruments.text.corpus import CorpusError
+    from claims.plugins import session
 
     monkeypatch.delenv("CLAIMS_CORPUS")
 
@@ -420,7 +420,7 @@ def test_without_a_corpus_claims_on_text_are_not_run(
 
     monkeypatch.setattr(session, "find_corpus", nowhere)
     project.entry("r", kind="training").of_claims().test("""
-from claims.instruments.training.spec import Repeats
+from claims.training.spec import Repeats
 REPEATS = {"ci": Experiment({"r": replace(SPEC, data=Repeats(11, 8, 4, 4)), "a": SCORED}, seeds=1)}
 
 @claim("r")
@@ -620,7 +620,7 @@ def test_only_a_trained_claim_has_a_verdict_at_the_document_s_budget(project: Tr
 CONFTEST = """
 from pathlib import Path
 from claims.harness import ledger, report, tables
-from claims.instruments.corpus import Corpus
+from claims.instruments.text.corpus import Corpus
 
 HERE = Path(__file__).parent
 ledger.LEDGER = HERE / "fixtures" / "ledger.yaml"

@@ -23,16 +23,16 @@ import numpy as np
 import pytest
 import torch
 
-from claims.instruments import corpus as instrument
-from claims.instruments import standin
-from claims.instruments import tokens as token_cache
-from claims.instruments.corpus import (
+from claims.instruments.text import corpus as instrument
+from claims.instruments.text import standin
+from claims.instruments.text import tokens as token_cache
+from claims.instruments.text.corpus import (
     Corpus,
     CorpusError,
     CorpusWarning,
     find_corpus,
 )
-from claims.instruments.tokens import split, token_ids
+from claims.instruments.text.tokens import split, token_ids
 from transformer.tokenizer import Tokenizer
 
 TEXT = "".join(f"Speaker {i}:\nLine {i} of a play that nobody wrote.\n\n" for i in range(400))

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from claims.instruments.induction import losses, repeated
-from claims.instruments.interventions import knocked_out, replaced
+from claims.instruments.attention.interventions import knocked_out, replaced
+from claims.instruments.languages.repeated_rows import losses, repeated
 from claims.studies.heat_map import heat_maps
 from transformer import MultiHeadAttention
 

@@ -19,8 +19,8 @@ from claims import test_10_quadratic_cost as section
 from claims.harness import Check, Draws, Refuted
 from claims.harness.check import Record
 from claims.harness.ledger import LEDGER, load_ledger
-from claims.instruments import kernels, tiled
-from claims.instruments.kernels import (
+from claims.instruments.attention import kernels, tiled
+from claims.instruments.attention.kernels import (
     attention_within,
     measure_kernels,
     products_in_tf32,

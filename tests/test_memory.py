@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from claims.instruments.memory import Footprint, following, measure, workspace_bytes
-from claims.instruments.memory.allocator import block_bytes, largest_block_bytes
+from claims.instruments.cost.memory import Footprint, following, measure, workspace_bytes
+from claims.instruments.cost.memory.allocator import block_bytes, largest_block_bytes
 
 KIB, MIB = 2**10, 2**20
 WORKSPACE = (2 * 4096 + 8 * 16) * KIB

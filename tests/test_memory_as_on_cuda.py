@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-from claims.instruments.memory import Footprint, measure
+from claims.instruments.cost.memory import Footprint, measure
 
 KIB = 2**10
 X = 4 * KIB  # bytes of x, and of what is made of it number by number

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import transformer as tf
-from claims.instruments.memory import following, measure
+from claims.instruments.cost.memory import following, measure
 
 KIB = 2**10
 X = 4 * KIB  # bytes of x, and of what is made of it number by number

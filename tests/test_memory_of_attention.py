@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import transformer as tf
-from claims.instruments.memory import Footprint, following, measure
-from claims.instruments.memory.allocator import block_bytes
+from claims.instruments.cost.memory import Footprint, following, measure
+from claims.instruments.cost.memory.allocator import block_bytes
 
 MIB = 2**20
 LENGTHS = [128, 256, 512, 1024, 2048, 4096, 8192]

@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.checkpoint import checkpoint
 
 import transformer as tf
-from claims.instruments.memory import Named, following, measure
+from claims.instruments.cost.memory import Named, following, measure
 
 NUMBER = 8  # bytes
 Step = Callable[[], object]

@@ -1,6 +1,6 @@
 """The timing instrument, by a clock that is made up: no test here depends on how fast anything is.
 
-What real clocks show is a benchmark (`claims/bench_10_quadratic_cost.py`).
+What real clocks show is a benchmark (`claims/benchmarks/bench_attention.py`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import transformer
 from claims import test_10_quadratic_cost as section
 from claims.harness import Check, Draws, Refuted
 from claims.harness.ledger import LEDGER, load_ledger
-from claims.instruments import timing
-from claims.instruments.timing import (
+from claims.instruments.cost import timing
+from claims.instruments.cost.timing import (
     CudaStopwatch,
     HostStopwatch,
     Timing,

@@ -23,8 +23,8 @@ from claims.harness import (
     variance,
     within,
 )
-from claims.harness.statistics import FALSE_FAIL, POWER
 from claims.harness.tolerance import MisusedTolerance, has_nan, plain
+from claims.harness.tolerance.statistical import FALSE_FAIL, POWER
 
 WHY = "for the test"
 NAN, INF = math.nan, math.inf

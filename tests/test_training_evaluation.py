@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from claims.instruments.training import evaluation as instrument
-from claims.instruments.training.evaluation import demand_fit, evaluate, score
-from claims.instruments.training.spec import Evaluation, Score
+from claims.training import evaluation as instrument
+from claims.training.evaluation import demand_fit, evaluate, score
+from claims.training.spec import Evaluation, Score
 from small_runs import ids
 
 TEXT = ids(103)

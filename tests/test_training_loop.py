@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import transformer
-from claims.instruments.activations import attention_weights
-from claims.instruments.training import loop
-from claims.instruments.training.batches import batches
-from claims.instruments.training.loop import build, optimiser_of, train
-from claims.instruments.training.loss import ROWS, loss_and_gradient
-from claims.instruments.training.spec import Repeats, RunResult, RunSpec, Schemas, Text
+from claims.instruments.attention.activations import attention_weights
+from claims.training import loop
+from claims.training.batches import batches
+from claims.training.loop import build, optimiser_of, train
+from claims.training.loss import ROWS, loss_and_gradient
+from claims.training.spec import Repeats, RunResult, RunSpec, Schemas, Text
 from small_runs import MODEL, SPEC, ids, same
 
 TEXT = ids()
@@ -425,7 +425,7 @@ def test_repeats_say_everything_twice() -> None:
 
 @pytest.mark.parametrize("language", ["pool", "category"])
 def test_sentences_that_are_held_out_are_in_no_batch(language: str) -> None:
-    from claims.instruments.training.batches import schemas
+    from claims.training.batches import schemas
 
     data = Schemas(language, 5, draw=1)
     spoken, split = schemas(data)

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from claims.experiments import Experiment
-from claims.instruments.training.gather import merged, name_of
-from claims.instruments.training.spec import (
+from claims.training.pool import merged, name_of
+from claims.training.spec import (
     Data,
     Evaluation,
     HeadScores,

@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 
 import transformer
-from claims.instruments.training import __main__ as command
-from claims.instruments.training import loop, obtain, sealed
-from claims.instruments.training.loop import train
-from claims.instruments.training.obtain import run, trained_model
-from claims.instruments.training.spec import Evaluation, RunResult, RunSpec, Score
-from claims.instruments.training.store import (
+from claims.training import __main__ as command
+from claims.training import loop, sealed
+from claims.training import run as one_run
+from claims.training.loop import train
+from claims.training.run import run, trained_model
+from claims.training.spec import Evaluation, RunResult, RunSpec, Score
+from claims.training.store import (
     CHECKPOINT,
     RESULT,
     SCORES,
@@ -48,7 +49,7 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> Trainings:
         calls.append(spec)
         return train(implementation, spec, *args, **more)
 
-    monkeypatch.setattr(obtain, "train", counted)
+    monkeypatch.setattr(one_run, "train", counted)
     return lambda: len(calls)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from claims.instruments.training.spec import ModelSettings, RunSpec, Schemas
+from claims.training.spec import ModelSettings, RunSpec, Schemas
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from claims.experiments import BATCH, LENGTH, RATE, Budgets, Experiment, small
-from claims.instruments.training.spec import Evaluation, ModelSettings, RunSpec, Text
-from claims.settings import FOUR_HEADS, ONE_BLOCK
+from claims.experiments.rungs import FOUR_HEADS, ONE_BLOCK
+from claims.training.spec import Evaluation, ModelSettings, RunSpec, Text
 
 RECORDED = ("scores", "gradients")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from claims.experiments import Budgets, Experiment
-from claims.instruments.training.spec import ModelSettings, Repeats, RunSpec
+from claims.training.spec import ModelSettings, Repeats, RunSpec
 
 DATA = Repeats(vocabulary=32, length=32, shortest=8, longest=16)
 TWO = RunSpec(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from claims.experiments import BATCH, LENGTH, RATE, Budgets, Experiment, small
-from claims.instruments.training.spec import Evaluation, RunSpec, Text
-from claims.settings import (
+from claims.experiments.rungs import (
     AVERAGE_ADDED,
     FOUR_HEADS,
     HEAD_ADDED,
@@ -13,7 +12,8 @@ from claims.settings import (
     TWO_BLOCKS,
     WITH_MLP,
 )
-from claims.settings import LADDER as RUNGS
+from claims.experiments.rungs import LADDER as RUNGS
+from claims.training.spec import Evaluation, RunSpec, Text
 
 LADDER_RUNS: Budgets = {
     # Two blocks against one needs the document's 59 epochs, and has no run here; four heads against

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from claims.experiments import Budgets, Experiment
 from claims.experiments.ladder import LADDER_RUNS
-from claims.settings import ONE_BLOCK
+from claims.experiments.rungs import ONE_BLOCK
 
 LEAK_RUNS: Budgets = {
     budget: Experiment(

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from claims.experiments import LENGTH, Budgets, Experiment, small
-from claims.instruments.training.spec import Evaluation, RunSpec, Text
-from claims.settings import ONE_BLOCK
+from claims.experiments.rungs import ONE_BLOCK
+from claims.training.spec import Evaluation, RunSpec, Text
 
 DEEP = replace(ONE_BLOCK.model, n_blocks=12)
 _PRE = RunSpec(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from claims.experiments import Budgets, Experiment
-from claims.instruments.training.spec import PRECISIONS, Evaluation, RunSpec, Text
-from claims.settings import ONE_BLOCK
+from claims.experiments.rungs import ONE_BLOCK
+from claims.training.spec import PRECISIONS, Evaluation, RunSpec, Text
 
 _RUN = RunSpec(
     ONE_BLOCK.model, Text(128), steps=1000, batch=16, evaluations=(Evaluation(128),)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from claims.experiments import Budgets, Experiment
-from claims.instruments.training.spec import ModelSettings, RunSpec, Schemas
-from claims.instruments.winograd import LENGTH, POOL
+from claims.instruments.languages.schemas import LENGTH, POOL
+from claims.training.spec import ModelSettings, RunSpec, Schemas
 
 # Seed and draw are set by `Experiment.of`.
 IN_POOL = Schemas("pool", held_out=48, draw=0)

@@ -13,7 +13,7 @@ from typing import Any
 
 from claims.experiments import Budgets, Experiment
 from claims.experiments.winograd import IN_POOL, ONE, TWO, small
-from claims.instruments.training.spec import RunSpec
+from claims.training.spec import RunSpec
 
 STEPS = {"one block": (250, 500, 1000, 4000), "two blocks": (250, 500, 1000)}
 CHANGES: dict[str, dict[str, Any]] = {

@@ -8,9 +8,9 @@ from claims.harness.check import BrokenClaim, Check, Refuted, Undecided
 from claims.harness.ledger import Expected
 from claims.harness.mark import claim, trains
 from claims.harness.seeds import Draws, recipe
-from claims.harness.statistics import counts, mean, proportion, uniform, variance
 from claims.harness.tables import Table
 from claims.harness.tolerance import digits, every_seed, exact, rounding, trained, ulps, within
+from claims.harness.tolerance.statistical import counts, mean, proportion, uniform, variance
 
 __all__ = [
     "BrokenClaim",

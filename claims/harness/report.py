@@ -17,8 +17,8 @@ import pytest
 
 from claims.harness import machine
 from claims.harness.check import Record
+from claims.harness.diagnosis import Likeness, looks_like
 from claims.harness.ledger import Entry, Ledger
-from claims.harness.mistakes import Likeness, looks_like
 from claims.harness.tables import write_whole
 
 VERDICTS = ("exact", "holds", "refuted", "not run", "failed")

@@ -27,11 +27,11 @@ from claims.experiments.norms import NORM_RUNS
 from claims.experiments.positions import POSITION_RUNS
 from claims.experiments.precision import PRECISION_RUNS
 from claims.harness.tables import commit, write_whole
-from claims.instruments.session import cache_dir
-from claims.instruments.training import sealed
-from claims.instruments.training.spec import Evaluation, RunResult, RunSpec, Score
-from claims.instruments.training.store import RESULT, SCORES, listed
+from claims.plugins.session import cache_dir
 from claims.studies.document_tables import Values, tables
+from claims.training import sealed
+from claims.training.spec import Evaluation, RunResult, RunSpec, Score
+from claims.training.store import RESULT, SCORES, listed
 
 EXPERIMENTS = {
     "ladder": LADDER_RUNS,

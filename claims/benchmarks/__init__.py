@@ -1,0 +1,1 @@
+"""Times and ratios, measured and never judged (`--benchmark-enable`)."""

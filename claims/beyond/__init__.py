@@ -1,0 +1,1 @@
+"""Claims that go beyond the document: one module per subject."""

@@ -1,0 +1,1 @@
+"""What happens inside of attention: scores, weights, gradients, and who influences whom."""

@@ -1,0 +1,1 @@
+"""What attention costs: operations, bytes and time."""

@@ -1,0 +1,1 @@
+"""Synthetic languages, and what a model does with their sentences."""

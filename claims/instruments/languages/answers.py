@@ -1,0 +1,97 @@
+"""What a model answers in a Winograd language, and where it looks when it does.
+
+Models give logits (B, T, V) for tokens (B, T); everything is read at position SCORED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from claims.instruments.attention.activations import attention_weights, passing_through
+from claims.instruments.languages.schemas import SCORED, Language, Sentence, count_answers
+from claims.training.batches import schemas
+from claims.training.spec import RunSpec, Schemas
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Of N sentences.
+
+    right, wrong_noun, neither    what the greatest logit of the vocabulary names; they sum to one
+    over_pair                     where the referent's logit is above the other noun's
+    margin                        the mean of the first minus the second, in nats
+    """
+
+    right: float
+    wrong_noun: float
+    neither: float
+    over_pair: float
+    margin: float
+
+
+def shares(model: Any, language: Language, sentences: Sequence[Sentence]) -> Shares:
+    """How a model answers the sentences."""
+    logits = answer_logits(model, language, sentences)
+    counted = count_answers(sentences, language.decode(logits.argmax(-1)))
+    above = margins(logits, language, sentences)
+    n = len(sentences)
+    return Shares(
+        counted.right / n, counted.wrong_noun / n, counted.neither / n,
+        float((above > 0).double().mean()), float(above.double().mean()),
+    )
+
+
+@torch.no_grad()
+def answer_logits(model: Any, language: Language, sentences: Sequence[Sentence]) -> Tensor:
+    """(N, V): the scores of what follows position SCORED."""
+    logits: Tensor = model(language.encode(sentences)[:, : SCORED + 1])[:, SCORED]
+    return logits
+
+
+def margins(logits: Tensor, language: Language, sentences: Sequence[Sentence]) -> Tensor:
+    """(N,): the referent's logit minus that of the other noun."""
+    nouns = language.tokens([(s.referent, s.other) for s in sentences])
+    pair = logits.gather(1, nouns)
+    return pair[:, 0] - pair[:, 1]
+
+
+def rows(model: Any, language: Language, sentences: Sequence[Sentence], block: int) -> Tensor:
+    """(N, h, 15): the weights with which position SCORED sees each token, by head."""
+    tokens = language.encode(sentences)[:, : SCORED + 1]
+    return attention_weights(model, tokens, block)[:, :, SCORED]
+
+
+def mean_row(model: Any, language: Language, sentence: Sentence, block: int) -> Tensor:
+    """(15,): the same of one sentence, averaged over heads, as the document prints it."""
+    return rows(model, language, [sentence], block)[0].mean(0)
+
+
+@torch.no_grad()
+def logit_lens(
+    model: Any, language: Language, sentences: Sequence[Sentence], block: int
+) -> Tensor:
+    """(N, V): the scores of position SCORED had the model ended after `block`.
+
+    The residual stream goes through the final LayerNorm and the output head as it is (the logit
+    lens, nostalgebraist 2020).
+    """
+    tokens = language.encode(sentences)[:, : SCORED + 1]
+    _, stream = passing_through(model.blocks[block], lambda: model(tokens))
+    ended = stream[:, SCORED]
+    if model.norm is not None:
+        ended = model.norm(ended)
+    logits: Tensor = model.head(ended)
+    return logits
+
+
+def held_out(spec: RunSpec) -> tuple[Language, list[Sentence]]:
+    """The language that a run was on, and the sentences that it never saw."""
+    if not isinstance(spec.data, Schemas):
+        raise ValueError("only runs on schemas hold out sentences")
+    language, parts = schemas(spec.data)
+    return language, parts.held_out

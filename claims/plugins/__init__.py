@@ -1,0 +1,1 @@
+"""The pytest glue of the corpus and of training; the harness has its own plugin."""

@@ -1,0 +1,86 @@
+"""Offers the instruments to the claims as fixtures, and names the corpus in the header."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from claims.harness.report import CLAIMS
+from claims.instruments.text.corpus import Corpus, CorpusError
+from claims.plugins.session import CORPUS_VARIABLE, corpus_of, given_corpus, tokens_of
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("claims").addoption(
+        "--corpus",
+        metavar="FILE",
+        help=f"text to run on; else ${CORPUS_VARIABLE}, the user cache, a download, the stand-in",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # A file that somebody named is read now: a typo must not wait for the first claim that needs
+    # it.
+    if given_corpus(config) is not None and isinstance(fault := corpus_of(config), CorpusError):
+        raise pytest.UsageError(str(fault))
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    if config.option.collectonly or not _runs_claims(config):
+        return []
+    found = corpus_of(config)
+    if isinstance(found, CorpusError):
+        return [f"corpus: none, claims that need one are not run. {found}"]
+    return [f"corpus: {found.describe()}", *(f"  not from {reason}" for reason in found.missed)]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """xdist: the controller looks, so that the workers find the same text and do not download."""
+    corpus_of(node.config)
+
+
+@pytest.fixture(scope="session")
+def corpus(pytestconfig: pytest.Config) -> Corpus:
+    """The text that claims run on: Tiny Shakespeare, its stand-in, or the one given."""
+    found = corpus_of(pytestconfig)
+    if isinstance(found, CorpusError):
+        pytest.skip(f"needs a corpus: {found}")
+    return found
+
+
+@pytest.fixture(scope="session")
+def exact_corpus(corpus: Corpus) -> Corpus:
+    """Tiny Shakespeare to the byte, for exact counts."""
+    if not corpus.exact:
+        pytest.skip("needs the exact corpus")
+    return corpus
+
+
+@pytest.fixture(scope="session")
+def _tokenised(pytestconfig: pytest.Config) -> tuple[Any, Tensor]:
+    found = tokens_of(pytestconfig)
+    if isinstance(found, str):
+        pytest.skip(found)
+    return found
+
+
+@pytest.fixture(scope="session")
+def tokenizer(_tokenised: tuple[Any, Tensor]) -> Any:
+    """The implementation's tokenizer, trained on the corpus to a vocabulary of 1,024."""
+    return _tokenised[0]
+
+
+@pytest.fixture(scope="session")
+def tokens(_tokenised: tuple[Any, Tensor]) -> Tensor:
+    """The corpus as ids of `tokenizer`, int64, (tokens,)."""
+    return _tokenised[1]
+
+
+def _runs_claims(config: pytest.Config) -> bool:
+    paths = [
+        (config.invocation_params.dir / arg.partition("::")[0]).resolve() for arg in config.args
+    ]
+    return any(path in (CLAIMS, *CLAIMS.parents) or CLAIMS in path.parents for path in paths)

@@ -1,0 +1,72 @@
+"""What is looked up once per session: the corpus, its tokens, the folder of what is kept."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+import pytest
+from torch import Tensor
+
+from claims.harness.implementation import IMPLEMENTATION
+from claims.harness.report import CORPUS_LINE
+from claims.instruments.text.corpus import CACHE_VARIABLE, Corpus, CorpusError, find_corpus
+from claims.instruments.text.tokens import token_ids
+
+CORPUS_VARIABLE = "CLAIMS_CORPUS"
+CORPUS = pytest.StashKey[Corpus | CorpusError]()
+TOKENS = pytest.StashKey[tuple[Any, Tensor] | str]()
+
+
+def given_corpus(config: pytest.Config) -> Path | None:
+    named = config.getoption("corpus") or os.environ.get(CORPUS_VARIABLE)
+    return config.invocation_params.dir / Path(named).expanduser() if named else None
+
+
+def tokens_of(config: pytest.Config) -> tuple[Any, Tensor] | str:
+    """The tokenizer and the corpus in its ids, made once per process; or why there are none."""
+    if TOKENS not in config.stash:
+        config.stash[TOKENS] = _tokenise(config)
+    return config.stash[TOKENS]
+
+
+def _tokenise(config: pytest.Config) -> tuple[Any, Tensor] | str:
+    found = corpus_of(config)
+    if isinstance(found, CorpusError):
+        return f"needs a corpus: {found}"
+    implementation = config.stash[IMPLEMENTATION]
+    if "Tokenizer" not in implementation.provided():
+        return f"{implementation.package} does not provide Tokenizer"
+    source = implementation.source_digest()
+    return token_ids(found, implementation.Tokenizer, cache_dir(), source_digest=source)
+
+
+def cache_dir() -> Path:
+    """Where tokens, runs and a downloaded corpus are kept between runs."""
+    named = os.environ.get(CACHE_VARIABLE)
+    return (
+        Path(named).expanduser()
+        if named
+        else Path(platformdirs.user_cache_dir("transformer-claims"))
+    )
+
+
+def corpus_of(config: pytest.Config) -> Corpus | CorpusError:
+    """Look once per process."""
+    if CORPUS not in config.stash:
+        worker = hasattr(config, "workerinput")
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            try:
+                found = find_corpus(given_corpus(config), cache_dir(), allow_download=not worker)
+            except CorpusError as error:
+                config.stash[CORPUS] = error
+            else:
+                config.stash[CORPUS] = found
+                config.stash[CORPUS_LINE] = found.describe()
+        for warning in said:
+            config.issue_config_time_warning(warning.message, stacklevel=2)  # type: ignore[arg-type]
+    return config.stash[CORPUS]

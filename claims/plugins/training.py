@@ -1,0 +1,166 @@
+"""Trains what the selected claims declare, before the first of them, and hands them the results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from torch import Tensor
+
+from claims.harness import machine
+from claims.harness.implementation import IMPLEMENTATION, Implementation
+from claims.harness.mark import RunsOn, base_seed_of, budget_of, runs_on
+from claims.harness.seeds import BASE_SEEDS
+from claims.instruments.text.corpus import Corpus
+from claims.instruments.text.tokens import digest
+from claims.plugins.session import cache_dir, corpus_of, tokens_of
+from claims.training.pool import (
+    Place,
+    cores,
+    do_all,
+    do_here,
+    merged,
+    name_of,
+)
+from claims.training.progress_bar import shown
+from claims.training.results import Gathered, Runs
+from claims.training.spec import RunSpec, Text
+from claims.training.store import RunStoreWarning
+
+GATHERED = pytest.StashKey[Gathered]()
+
+
+# ---- before the first test -----------------------------------------------------------------------
+
+
+@pytest.hookimpl(tryfirst=True)  # xdist's worker has told by then what it collected
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Not at the end of the collection, which comes after a collection that failed as well."""
+    config = session.config
+    failed = session.testsfailed and not config.option.continue_on_collection_errors
+    if config.option.collectonly or failed:
+        return
+    gathered = config.stash.setdefault(GATHERED, Gathered())
+    wanted: dict[str, list[RunSpec]] = {}
+    for item in session.items:
+        if (declared := runs_on(item)) is not None and not _fault(config, item):
+            wanted.setdefault(_device(config, item), []).extend(_specs(config, item, declared))
+    if not wanted or "LanguageModel" not in config.stash[IMPLEMENTATION].provided():
+        return
+    for device, specs in wanted.items():
+        _gather(config, gathered, device, merged(specs))
+
+
+def _gather(config: pytest.Config, gathered: Gathered, device: str, specs: list[RunSpec]) -> None:
+    place = Place(cache_dir() / "runs", config.stash[IMPLEMENTATION].package, device)
+    store = gathered.stores[device] = place.store()
+    missing = []
+    for spec in specs:
+        stored = store.result(spec)
+        if stored is None:
+            missing.append(spec)
+        else:
+            gathered.outcomes[device, spec.digest()] = spec, stored
+    if missing:
+        ids = _ids(config, missing)
+        if hasattr(config, "workerinput"):
+            done = do_here(missing, place, ids)
+        else:
+            states = ((spec, store.checkpoint(spec)) for spec in missing)
+            resumed = [
+                f"{name_of(spec)} goes on from step {state['step']} of {spec.steps}"
+                for spec, state in states
+                if state is not None
+            ]
+            workers = 1 if device == "cuda" else min(cores(), len(missing))
+            with shown(len(missing), len(specs) - len(missing), resumed) as report:
+                done = do_all(missing, place, ids, workers, report)
+        store.faults += [fault for fault in done.faults if fault not in store.faults]
+        for spec in missing:
+            gathered.outcomes[device, spec.digest()] = spec, done.outcomes[spec.digest()]
+            if spec.digest() in done.unstored:
+                store.hold(spec, *done.unstored[spec.digest()])
+    for sentence in store.faults:
+        config.issue_config_time_warning(RunStoreWarning(sentence), stacklevel=2)
+
+
+def _specs(config: pytest.Config, item: pytest.Item, declared: RunsOn) -> list[RunSpec]:
+    budget = budget_of(item) or ""
+    experiment = declared.budgets[budget]
+    corpus = _corpus_digest(config)
+    return [
+        spec.on(corpus)
+        for label in declared.labels
+        for spec in experiment.of(label, _first_seed(budget, _base_seed(config, item)))
+    ]
+
+
+def _base_seed(config: pytest.Config, item: pytest.Item) -> int:
+    """The one that the fixture `base_seed` will have."""
+    own = base_seed_of(item)
+    return config.stash[BASE_SEEDS][0] if own is None else own
+
+
+def _first_seed(budget: str, base_seed: int) -> int:
+    """The document's budget has fixed seeds; the small one follows the base seed."""
+    return 100 * base_seed if budget == "ci" else 0
+
+
+def _device(config: pytest.Config, item: pytest.Item) -> str:
+    on_gpu = budget_of(item) == "document" and config.getoption("device") != "cpu"
+    return "cuda" if on_gpu else "cpu"
+
+
+def _fault(config: pytest.Config, item: pytest.Item) -> str:
+    """Why a claim's runs cannot be done here; empty when they can."""
+    if _device(config, item) == "cuda" and (fault := machine.gpu_fault()):
+        return f"needs a CUDA GPU: {fault}"
+    declared = runs_on(item)
+    budget = budget_of(item)
+    if declared is None or budget is None:
+        return ""
+    runs = declared.budgets[budget].runs
+    on_text = any(isinstance(runs[label].data, Text) for label in declared.labels)
+    if not on_text:
+        return ""
+    if isinstance(found := tokens_of(config), str):
+        return found
+    corpus = corpus_of(config)
+    if isinstance(corpus, Corpus) and not corpus.shakespeare:
+        return "needs Tiny Shakespeare or its stand-in: what is trained is about that text"
+    return ""
+
+
+def _ids(config: pytest.Config, specs: Sequence[RunSpec]) -> Tensor | None:
+    if not any(isinstance(spec.data, Text) for spec in specs):
+        return None
+    found = tokens_of(config)
+    return None if isinstance(found, str) else found[1]
+
+
+def _corpus_digest(config: pytest.Config) -> str:
+    found = tokens_of(config)
+    return "" if isinstance(found, str) else digest(found[1])
+
+
+@pytest.fixture
+def budget(request: pytest.FixtureRequest) -> str:
+    """The budget at which a claim marked `@trains(...)` runs: it is parametrised over them."""
+    raise pytest.UsageError(f"{request.node.nodeid}: `runs` belongs to a test marked @trains(...)")
+
+
+@pytest.fixture
+def runs(
+    request: pytest.FixtureRequest, budget: str, base_seed: int, implementation: Implementation
+) -> Runs:
+    """The trained runs that the claim declares with `@trains(...)`, at the budget that is run."""
+    config, item = request.config, request.node
+    declared = runs_on(item)
+    assert declared is not None  # it has a budget
+    if fault := _fault(config, item):
+        pytest.skip(fault)
+    implementation.LanguageModel  # noqa: B018  a package without one has its claims not run
+    return Runs(
+        declared.budgets[budget], declared.labels, _first_seed(budget, base_seed),
+        _corpus_digest(config), _device(config, item), config.stash[GATHERED], implementation,
+    )
