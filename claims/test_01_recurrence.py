@@ -107,7 +107,7 @@ def test_an_orthogonal_linear_recurrence_neither_vanishes_nor_explodes(
 
 
 @claim("sequential-updates-495")
-def test_token_5_reaches_token_500_through_495_updates(check: Check, document: Expected) -> None:
+def test_token_5_reaches_token_500_through_495_updates(check: Check, expected: Expected) -> None:
     """Information from token 5 reaches token 500 only through 495 sequential updates.
 
     Counted on the graph that autograd records: the fewest operations on any path from the state
@@ -116,16 +116,16 @@ def test_token_5_reaches_token_500_through_495_updates(check: Check, document: E
     cell = Cell(torch.eye(2, requires_grad=True), torch.ones(2, 1))
     states = cell.states(torch.zeros(2), torch.ones(500, 1))
     update = operations_between(states[6], states[5])
-    check(operations_between(states[500], states[5]), exact(document["value"] * update))
+    check(operations_between(states[500], states[5]), exact(expected["value"] * update))
 
 
 @claim("bahdanau-three-years")
-def test_2014_is_three_years_before_the_transformer(check: Check, document: Expected) -> None:
+def test_2014_is_three_years_before_the_transformer(check: Check, expected: Expected) -> None:
     """The bottleneck was repaired in 2014, three years before the transformer.
 
     The two years as the chapter's references have them.
     """
-    check(document["transformer"] - document["bahdanau"], exact(document["value"]))
+    check(expected["transformer"] - expected["bahdanau"], exact(expected["value"]))
 
 
 @claim("weighted-sum-of-encoder-states")

@@ -34,10 +34,10 @@ from claims.harness import (
     Expected,
     claim,
     digits,
-    every_seed,
+    every_seed_within,
     exact,
     recipe,
-    trained,
+    seed_mean_within,
     trains,
     ulps,
     within,
@@ -47,7 +47,6 @@ from claims.harness.strategies import lengths, permutations, tensors
 from claims.instruments.text import average_model
 from claims.instruments.text.corpus import Corpus
 from claims.instruments.text.tokens import split
-from claims.training.per_seed import differences, ratios
 from claims.training.results import Runs
 
 DOUBLE = torch.float64
@@ -103,26 +102,26 @@ def test_the_mean_is_differentiable(implementation: Implementation, check: Check
 
 @claim("average-is-free")
 def test_the_mean_costs_no_parameters(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """The mean is free: a model that averages has no parameter more than one that does not."""
     with torch.device("meta"):
         averaging = implementation.LanguageModel(**BARE)
         without = implementation.LanguageModel(**BARE | {"mixer": "none"})
     count = implementation.count_parameters
-    check(count(averaging) - count(without), exact(document["params"]))
+    check(count(averaging) - count(without), exact(expected["params"]))
 
 
 @claim("average-lm-fifteen-lines")
 def test_embedding_mean_and_linear_layer_are_a_language_model_in_fifteen_lines(
-    check: Check, document: Expected, rng: Draws
+    check: Check, expected: Expected, rng: Draws
 ) -> None:
     """Embedding table, mean and one linear layer are a complete language model in fifteen lines.
 
     Counted are the statements, one a line, of an instrument that holds the model and its loss;
     imports and docstrings are left out. It learns: one step of gradient descent lowers the loss.
     """
-    check(_statements(inspect.getsource(average_model)), within(1, document["lines"], "as printed"))
+    check(_statements(inspect.getsource(average_model)), within(1, expected["lines"], "as printed"))
     model = rng.build(lambda: average_model.AverageLanguageModel(vocabulary=50, d_model=16))
     tokens = rng.integers(0, 50, 4, 32, salt="tokens")
     before = model.loss(tokens)
@@ -173,24 +172,24 @@ def test_the_fifteen_lines_are_the_language_model_with_all_else_off(
 
 @claim("corpus-characters")
 def test_the_corpus_has_1_115_394_characters(
-    exact_corpus: Corpus, check: Check, document: Expected
+    exact_corpus: Corpus, check: Check, expected: Expected
 ) -> None:
     """The corpus has 1,115,394 characters of Shakespeare."""
-    check(len(exact_corpus.text), exact(document["value"]), unit="characters")
+    check(len(exact_corpus.text), exact(expected["value"]), unit="characters")
 
 
 @claim("corpus-one-megabyte")
 def test_the_corpus_is_one_megabyte(
-    exact_corpus: Corpus, check: Check, document: Expected
+    exact_corpus: Corpus, check: Check, expected: Expected
 ) -> None:
     """The corpus is one megabyte: its bytes round to 1, in units of 10^6 and of 2^20 alike."""
     size = len(exact_corpus.text.encode())
-    check([size / 10**6, size / 2**20], digits([document["value"]] * 2, 0), unit="MB, MiB")
+    check([size / 10**6, size / 2**20], digits([expected["value"]] * 2, 0), unit="MB, MiB")
 
 
 @claim("tokenizer-vocab-1024")
 def test_the_tokenizer_is_a_byte_level_bpe_of_1024(
-    tokenizer: Any, check: Check, document: Expected
+    tokenizer: Any, check: Check, expected: Expected
 ) -> None:
     """The tokenizer is a byte-level BPE with a vocabulary of 1024.
 
@@ -199,33 +198,33 @@ def test_the_tokenizer_is_a_byte_level_bpe_of_1024(
     tokens = [tokenizer.decode_bytes([i]) for i in range(tokenizer.vocabulary)]
     single = {token for token in tokens if len(token) == 1}
     measured = [len(tokens), len(single), len(tokenizer.merges)]
-    check(measured, exact([document["vocabulary"], document["bytes"], document["merges"]]))
+    check(measured, exact([expected["vocabulary"], expected["bytes"], expected["merges"]]))
 
 
 @claim("token-count")
 def test_the_corpus_has_459_760_tokens(
-    exact_corpus: Corpus, tokens: Tensor, check: Check, document: Expected
+    exact_corpus: Corpus, tokens: Tensor, check: Check, expected: Expected
 ) -> None:
     """The tokenised corpus has 459,760 tokens."""
-    check(len(tokens), exact(document["value"]), unit="tokens")
+    check(len(tokens), exact(expected["value"]), unit="tokens")
 
 
 @claim("chars-per-token")
 def test_a_token_has_2_43_characters(
-    exact_corpus: Corpus, tokens: Tensor, check: Check, document: Expected
+    exact_corpus: Corpus, tokens: Tensor, check: Check, expected: Expected
 ) -> None:
     """There are 2.43 characters per token, on average over the corpus."""
-    check(len(exact_corpus.text) / len(tokens), digits(document["value"], 2))
+    check(len(exact_corpus.text) / len(tokens), digits(expected["value"], 2))
 
 
 @claim("split-90-10")
 def test_the_tokens_are_split_90_10(
-    exact_corpus: Corpus, tokens: Tensor, check: Check, document: Expected
+    exact_corpus: Corpus, tokens: Tensor, check: Check, expected: Expected
 ) -> None:
     """The tokens are split 90/10: nine tenths to train on, the last tenth held out."""
     train, held_out = split(tokens)
-    expected = [document["train"], document["held_out"]]
-    check([len(train), len(held_out)], exact(expected), unit="tokens")
+    derived = [expected["train"], expected["held_out"]]
+    check([len(train), len(held_out)], exact(derived), unit="tokens")
 
 
 @claim("bpe-tie-rule")
@@ -308,27 +307,27 @@ def test_bpe_does_not_find_the_fewest_tokens(implementation: Implementation, che
 
 
 @claim("main-budget")
-def test_every_model_of_the_chapter_takes_the_main_budget(check: Check, document: Expected) -> None:
+def test_every_model_of_the_chapter_takes_the_main_budget(check: Check, expected: Expected) -> None:
     """Every model has width 128, sees 128 tokens and is trained 3000 steps at 1e-3 with batch 64.
 
     Against the settings that the chapter states itself, further on, for other models.
     """
-    budget, elsewhere = document["budget"], document["elsewhere"]
-    expected = {line: {name: budget[name] for name in stated} for line, stated in elsewhere.items()}
-    check(elsewhere, exact(expected, because="settings are compared as printed"))
+    budget, elsewhere = expected["budget"], expected["elsewhere"]
+    derived = {line: {name: budget[name] for name in stated} for line, stated in elsewhere.items()}
+    check(elsewhere, exact(derived, because="settings are compared as printed"))
 
 
 @claim("main-budget-epochs")
 def test_the_main_budget_reads_the_training_split_59_times(
-    exact_corpus: Corpus, tokens: Tensor, check: Check, document: Expected
+    exact_corpus: Corpus, tokens: Tensor, check: Check, expected: Expected
 ) -> None:
     """The budget reads 24,576,000 tokens: 59.4 passes over the training split.
 
     3000 steps of 64 windows of 128 tokens, over nine tenths of the corpus.
     """
-    read = document["steps"] * document["batch"] * document["context"]
-    check(read, exact(document["tokens"]), unit="tokens")
-    check(read / len(split(tokens)[0]), digits(document["epochs"], 2), unit="epochs")
+    read = expected["steps"] * expected["batch"] * expected["context"]
+    check(read, exact(expected["tokens"]), unit="tokens")
+    check(read / len(split(tokens)[0]), digits(expected["epochs"], 2), unit="epochs")
 
 
 # ---- the mean cannot see order -------------------------------------------------------------------
@@ -375,7 +374,7 @@ def test_shuffling_leaves_the_mean_unchanged_where_sums_are_exact(
 
 @claim("shuffle-diff-value")
 def test_the_printed_shuffle_differs_by_rounding(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """The chapter's shuffle of a window moves its mean by 2.98e-08.
 
@@ -389,7 +388,7 @@ def test_the_printed_shuffle_differs_by_rounding(
         y = x[torch.randperm(T)]
     A = implementation.averaging_matrix(T)
     m = x.double().abs().mean(0)
-    check(document["printed"], within(0, 2 * (T + 1) * 2**-24 * float(m.max()), "2 (T + 1) u m"))
+    check(expected["printed"], within(0, 2 * (T + 1) * 2**-24 * float(m.max()), "2 (T + 1) u m"))
     because = "T + 1 roundings of each term in either mean"
     check(A[-1] @ x, ulps((A[-1] @ y).double(), 2 * (T + 1), because, scale=m))
 
@@ -415,7 +414,7 @@ def test_the_difference_is_the_noise_of_a_reordered_sum(
 
 @claim("bag-model-cannot-tell-dog-man")
 def test_a_mean_cannot_tell_who_bit_whom(
-    implementation: Implementation, check: Check, document: Expected, rng: Draws
+    implementation: Implementation, check: Check, expected: Expected, rng: Draws
 ) -> None:
     """A model that sees its context as a mean cannot tell the dog bit the man from its reverse.
 
@@ -423,7 +422,7 @@ def test_a_mean_cannot_tell_who_bit_whom(
     show it the last word. Both sum the same products; they differ by the order, 2 (T + d + 2)
     roundings.
     """
-    ids = _word_ids(document["sentences"])
+    ids = _word_ids(expected["sentences"])
     T, d = ids.shape[1], 16
     model = rng.build(
         lambda: implementation.LanguageModel(
@@ -468,7 +467,7 @@ def test_positions_go_into_the_sum_and_the_sum_forgets_them(
 
 @claim("position-100-one-hundredth")
 def test_at_position_100_the_current_token_is_one_hundredth(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """At position 100 the current token is one hundredth of the summary.
 
@@ -476,19 +475,19 @@ def test_at_position_100_the_current_token_is_one_hundredth(
     """
     A = implementation.averaging_matrix(128, dtype=DOUBLE)
     because = "1/100 is rounded once, to the number that 0.01 denotes"
-    check(float(A[100 - 1, 100 - 1]), exact(document["value"], because))
+    check(float(A[100 - 1, 100 - 1]), exact(expected["value"], because))
 
 
 @claim("equal-weights-no-information")
 def test_equal_weights_carry_no_information(
-    implementation: Implementation, check: Check, document: Expected, rng: Draws
+    implementation: Implementation, check: Check, expected: Expected, rng: Draws
 ) -> None:
     """Equal weights are the same as absence of information.
 
     Two contexts that end alike and differ in one word before: what holds no information would let
     the model, which adds the average to the token, expect the same after both.
     """
-    ids = _word_ids(document["sentences"])
+    ids = _word_ids(expected["sentences"])
     model = rng.build(
         lambda: implementation.LanguageModel(vocabulary=8, context=ids.shape[1], d_model=16, **BARE)
     )
@@ -503,41 +502,41 @@ def test_equal_weights_carry_no_information(
 @claim("baseline-perplexity")
 @trains(LADDER_RUNS, NO_CONTEXT.label)
 def test_the_baseline_without_context_has_perplexity_59_71(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """What sees only the current token has a held-out perplexity of 59.71."""
     measured = runs.perplexities(NO_CONTEXT.label)
-    check(measured, every_seed.inside(document["band"][budget], PRINTED), seeds=runs.seeds)
+    check(measured, every_seed_within(expected["band"], PRINTED))
 
 
 @claim("average-replacing-perplexity")
 @trains(LADDER_RUNS, AVERAGE_REPLACING.label)
 def test_the_average_in_place_of_the_token_has_perplexity_248(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """The uniform average used instead of the token has a perplexity of about 248."""
     measured = runs.perplexities(AVERAGE_REPLACING.label)
-    check(measured, every_seed.inside(document["band"][budget], PRINTED), seeds=runs.seeds)
+    check(measured, every_seed_within(expected["band"], PRINTED))
 
 
 @claim("average-four-times-worse")
 @trains(LADDER_RUNS, NO_CONTEXT.label, AVERAGE_REPLACING.label)
 def test_averaging_makes_the_model_four_times_worse(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """Averaging the context makes the model four times worse than ignoring it.
 
     The factor grows with training: few steps show that it is much worse, all of them how much.
     """
     none, average = (runs.perplexities(r.label) for r in (NO_CONTEXT, AVERAGE_REPLACING))
-    band = trained.inside(document["band"][budget], "far from 1; in the end, four")
-    check(ratios(average, none), band, seeds=runs.seeds)
+    band = seed_mean_within(expected["band"], "far from 1; in the end, four")
+    check(average / none, band)
 
 
 @claim("average-plus-positions-2.14")
 @trains(LADDER_RUNS, AVERAGE_REPLACING.label, AVERAGE_WITH_POSITIONS.label, AVERAGE_ADDED.label)
 def test_positions_before_the_average_buy_almost_nothing(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """Learned positions before the averaging bought 2.14 points of 188.
 
@@ -547,41 +546,41 @@ def test_positions_before_the_average_buy_almost_nothing(
         runs.perplexities(r.label)
         for r in (AVERAGE_REPLACING, AVERAGE_WITH_POSITIONS, AVERAGE_ADDED)
     )
-    share = ratios(differences(plain, placed), differences(plain, added))
-    band = trained.inside(document["band"][budget], "less than a twentieth, either way")
-    check(share, band, seeds=runs.seeds)
+    share = (plain - placed) / (plain - added)
+    band = seed_mean_within(expected["band"], "less than a twentieth, either way")
+    check(share, band)
 
 
 @claim("row3-proves-positions-do-not-fix")
 @trains(LADDER_RUNS, NO_CONTEXT.label, AVERAGE_WITH_POSITIONS.label)
 def test_positions_do_not_repair_the_average(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """Adding positions to the inputs does not repair the average: it stays as much worse."""
     none, placed = (runs.perplexities(r.label) for r in (NO_CONTEXT, AVERAGE_WITH_POSITIONS))
-    band = trained.inside(document["band"][budget], "as without positions")
-    check(ratios(placed, none), band, seeds=runs.seeds)
+    band = seed_mean_within(expected["band"], "as without positions")
+    check(placed / none, band)
 
 
 @claim("average-residual-perplexity")
 @trains(LADDER_RUNS, AVERAGE_ADDED.label)
 def test_the_average_added_to_the_token_has_perplexity_60_45(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """Keeping the token and adding the average gives a perplexity of 60.45."""
     measured = runs.perplexities(AVERAGE_ADDED.label)
-    check(measured, every_seed.inside(document["band"][budget], PRINTED), seeds=runs.seeds)
+    check(measured, every_seed_within(expected["band"], PRINTED))
 
 
 @claim("uniform-average-contributes-nothing")
 @trains(LADDER_RUNS, NO_CONTEXT.label, AVERAGE_ADDED.label)
 def test_the_uniform_average_contributes_nothing(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """With the dilution repaired, the uniform average contributes nothing: 60.45 against 59.71.
 
     As a share of the perplexity without it.
     """
     none, added = (runs.perplexities(r.label) for r in (NO_CONTEXT, AVERAGE_ADDED))
-    band = trained.inside(document["band"][budget], "no gain of 2 %, no loss of 10 %")
-    check(ratios(differences(added, none), none), band, seeds=runs.seeds)
+    band = seed_mean_within(expected["band"], "no gain of 2 %, no loss of 10 %")
+    check((added - none) / none, band)

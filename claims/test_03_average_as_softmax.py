@@ -23,7 +23,7 @@ from claims.harness import (
     digits,
     exact,
     recipe,
-    trained,
+    seed_mean_within,
     trains,
     ulps,
     within,
@@ -134,7 +134,7 @@ def test_loop_matrix_and_softmax_are_the_same_mean(
 
 @claim("loop-vs-matmul-value")
 def test_loop_and_matmul_differ_by_rounding_as_printed(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """Loop and matrix product differ by at most 5.96e-08.
 
@@ -143,14 +143,14 @@ def test_loop_and_matmul_differ_by_rounding_as_printed(
     """
     T, x, m = _printed_window()
     because = "T roundings in the loop, T + 1 in the product"
-    check(document["printed"], within(0, (2 * T + 1) * 2**-24 * float(m.max()), "(2 T + 1) u m"))
+    check(expected["printed"], within(0, (2 * T + 1) * 2**-24 * float(m.max()), "(2 T + 1) u m"))
     product = implementation.average_by_matrix(x).double()
     check(implementation.average_loop(x), ulps(product, 2 * T + 1, because, scale=m))
 
 
 @claim("loop-vs-softmax-value")
 def test_loop_and_softmax_differ_as_loop_and_matmul_do(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """Loop and softmax differ by at most 5.96e-08, the same as for the matrix product.
 
@@ -160,7 +160,7 @@ def test_loop_and_softmax_differ_as_loop_and_matmul_do(
     loop, soft = implementation.average_loop(x), implementation.average_by_softmax(x)
     by_matrix = (loop - implementation.average_by_matrix(x)).abs().max()
     because = "T roundings in the loop, T + 1 in the product"
-    check(document["printed"], within(0, (2 * T + 1) * 2**-24 * float(m.max()), "(2 T + 1) u m"))
+    check(expected["printed"], within(0, (2 * T + 1) * 2**-24 * float(m.max()), "(2 T + 1) u m"))
     check((loop - soft).abs().max(), exact(by_matrix, because="both matrices have the same bits"))
     check(loop, ulps(soft.double(), 2 * T + 1, because, scale=m))
 
@@ -175,10 +175,10 @@ def _printed_window() -> tuple[int, Tensor, Tensor]:
 
 @claim("averaging-matrix-printed")
 def test_the_averaging_matrix_is_the_one_printed(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """Row t of the printed 6 x 6 matrix is 1/t in its first t cells, and zero after them."""
-    check(implementation.averaging_matrix(6), digits(document["table"], document["decimals"]))
+    check(implementation.averaging_matrix(6), digits(expected["table"], expected["decimals"]))
 
 
 # ---- the causal mask -----------------------------------------------------------------------------
@@ -291,7 +291,7 @@ def test_only_minus_inf_is_minus_inf_after_a_cast_to_float16(check: Check) -> No
 
 
 @claim("minus-1e9-in-three-dtypes")
-def test_minus_1e9_is_another_number_in_every_dtype(check: Check, document: Expected) -> None:
+def test_minus_1e9_is_another_number_in_every_dtype(check: Check, expected: Expected) -> None:
     """-1e9 stays finite in float32 and bfloat16, is cast to -inf in float16, and is no fill there.
 
     What a cast makes of it, and whether masked_fill takes it.
@@ -299,8 +299,8 @@ def test_minus_1e9_is_another_number_in_every_dtype(check: Check, document: Expe
     dtypes = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
     cast = {name: float(torch.tensor(-1e9).to(dtype)) for name, dtype in dtypes.items()}
     refused = {name: _refuses_to_fill(dtype) for name, dtype in dtypes.items()}
-    check(cast, exact(document["cast"], because="-1e9 rounded to nearest"))
-    check(refused, exact(document["fill_refused"]))
+    check(cast, exact(expected["cast"], because="-1e9 rounded to nearest"))
+    check(refused, exact(expected["fill_refused"]))
 
 
 def _refuses_to_fill(dtype: torch.dtype) -> bool:
@@ -314,7 +314,7 @@ def _refuses_to_fill(dtype: torch.dtype) -> bool:
 
 @claim("minus-1e9-needs-range-thought")
 def test_minus_1e9_masks_only_as_long_as_the_scores_are_small(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """With -1e9 one must ask whether it is large enough for the range; with -inf one need not.
 
@@ -334,7 +334,7 @@ def test_minus_1e9_masks_only_as_long_as_the_scores_are_small(
         "all forbidden, -1e9": forbidden_weight(0.5, -0.5, [-1e9, -1e9]),
     }
     because = "exp(0) is 1, exp(-1e8) is 0, and float32 has steps of 64 at 1e9"
-    check(measured, exact(dict(document), because))
+    check(measured, exact(dict(expected), because))
 
 
 # ---- the scores are free -------------------------------------------------------------------------
@@ -406,7 +406,7 @@ def test_softmax_turns_any_numbers_into_valid_weights(
 @claim("without-mask-answer-leaks")
 @trains(LEAK_RUNS, "with the mask", "without the mask")
 def test_without_the_mask_the_answer_leaks(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """Could position t see t + 1, the answer would be inside the input.
 
@@ -414,6 +414,6 @@ def test_without_the_mask_the_answer_leaks(
     it does not.
     """
     without, masked = (runs.perplexities(f"{word} the mask") for word in ("without", "with"))
-    leak = trained.inside(document["without"][budget], "near 1, which is certainty")
-    check(without, leak, seeds=runs.seeds)
-    check(masked, trained.inside(document["with"][budget], "far from 1"), seeds=runs.seeds)
+    leak = seed_mean_within(expected["without"], "near 1, which is certainty")
+    check(without, leak)
+    check(masked, seed_mean_within(expected["with"], "far from 1"))

@@ -25,9 +25,9 @@ from claims.harness import (
     Expected,
     claim,
     exact,
-    proportion,
     recipe,
     rounding,
+    share_within,
     ulps,
     within,
 )
@@ -47,13 +47,13 @@ def by_position(implementation: Implementation, scores: Tensor, x: Tensor) -> tu
 
 
 def raw_weights(implementation: Implementation, q: Tensor, k: Tensor) -> Tensor:
-    """(..., n, m): the weights that undivided scores give, q (..., n, d), k (..., m, d)."""
+    """(..., n, m): the weights that unscaled scores give, q (..., n, d), k (..., m, d)."""
     weights: Tensor = implementation.attention(q, k, k, scale=1.0, return_weights=True)[1]
     return weights
 
 
 def scores_behind(implementation: Implementation, q: Tensor, k: Tensor) -> Tensor:
-    """(..., n, m): the undivided scores, read off the weights.
+    """(..., n, m): the unscaled scores, read off the weights.
 
     Logarithms of a row of weights are its scores up to one number, which a key of zeros fixes.
     """
@@ -121,14 +121,14 @@ def test_a_learned_score_matrix_is_the_same_for_every_sentence(
 
 @claim("learned-TxT-can-encode-four-back")
 def test_a_learned_score_matrix_can_look_four_tokens_back(
-    implementation: Implementation, check: Check, document: Expected, rng: Draws
+    implementation: Implementation, check: Check, expected: Expected, rng: Draws
 ) -> None:
     """Such a matrix can say "look four tokens back".
 
     Row t allows position t - 4 alone; the first four rows, where there is none, look at the start.
     """
     x = rng.normal(12, 8)
-    wanted = (torch.arange(12) - document["back"]).clamp(min=0)
+    wanted = (torch.arange(12) - expected["back"]).clamp(min=0)
     scores = torch.full((12, 12), -math.inf)
     scores[torch.arange(12), wanted] = 0.0
     output, _ = by_position(implementation, scores, x)
@@ -190,14 +190,14 @@ def test_the_dot_product_of_a_vector_with_itself_is_its_squared_norm(
 
 @claim("raw-dot-self-attends-mostly")
 def test_every_token_attends_mostly_to_itself(
-    implementation: Implementation, check: Check, document: Expected, rng: Draws
+    implementation: Implementation, check: Check, expected: Expected, rng: Draws
 ) -> None:
     """With x_t.x_i for a score every token would attend mostly to itself.
 
     64 tokens of independent normal entries, at three widths: for how many is their own weight the
     largest of the row, the least that "mostly" can mean?
     """
-    widths = document["widths"]
+    widths = expected["widths"]
     x = {d: rng.normal(64, d, salt=str(d)) for d in widths}
     weights = {d: raw_weights(implementation, x[d], x[d]) for d in widths}
     own = {d: int((weights[d].argmax(-1) == torch.arange(64)).sum()) for d in widths}
@@ -206,7 +206,7 @@ def test_every_token_attends_mostly_to_itself(
 
 @claim("raw-dot-self-by-width")
 def test_how_many_tokens_attend_to_themselves_depends_on_the_width(
-    implementation: Implementation, check: Check, document: Expected, rng: Draws
+    implementation: Implementation, check: Check, expected: Expected, rng: Draws
 ) -> None:
     """Of 64 tokens at d = 2 one in eleven attends most to itself, at d = 8 two in three, at 32 all.
 
@@ -214,11 +214,11 @@ def test_how_many_tokens_attend_to_themselves_depends_on_the_width(
     with probability Phi(r): the share is E[Phi(r)^63], r being chi-distributed with d degrees of
     freedom. One token is looked at in each of 4,000 sentences.
     """
-    for d in document["widths"]:
+    for d in expected["widths"]:
         x = rng.normal(4_000, 64, d, salt=str(d))
         largest = raw_weights(implementation, x[:, -1:], x).argmax(-1)
         share = float(stats.chi(d).expect(lambda r: stats.norm.cdf(r) ** 63))
-        check((int((largest == 63).sum()), 4_000), proportion(share, share, detects=0.06))
+        check((int((largest == 63).sum()), 4_000), share_within(share, share, detects=0.06))
 
 
 @claim("raw-dot-self-equal-norms")
@@ -316,7 +316,7 @@ def test_two_independent_maps_leave_no_symmetry(
         q, k = (part(x).reshape(2048, 2, 8) for part in (head.q, head.k))
         scores = scores_behind(implementation, q, k)
     opposite = int((scores[:, 0, 1] * scores[:, 1, 0] < 0).sum())
-    check((opposite, 2048), proportion(0.5, 0.5, detects=0.1))
+    check((opposite, 2048), share_within(0.5, 0.5, detects=0.1))
 
 
 @claim("raw-sum-copies-what-it-matches")
@@ -375,17 +375,17 @@ def test_M_is_zero_up_to_the_diagonal_and_minus_infinity_above(
 
 
 @claim("head-thirty-lines-twenty-shapes")
-def test_the_head_is_thirty_lines_twenty_of_them_shapes(check: Check, document: Expected) -> None:
+def test_the_head_is_thirty_lines_twenty_of_them_shapes(check: Check, expected: Expected) -> None:
     """In code the head is thirty lines, twenty of which are shapes.
 
     Counted on the listing that the document prints: 18 lines, two of them empty.
     """
-    check(document["listing"]["lines"], exact(document["said"]["lines"]), unit="lines")
+    check(expected["listing"]["lines"], exact(expected["said"]["lines"]), unit="lines")
 
 
 @claim("head-listing-parameters")
 def test_the_head_has_three_projections_without_biases_and_a_mask_that_is_a_buffer(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """Three d_model x d_head projections without biases; the mask is a buffer, no parameter."""
     with recipe(0):
@@ -396,9 +396,9 @@ def test_the_head_has_three_projections_without_biases_and_a_mask_that_is_a_buff
         "buffers": [buffer.tolist() for buffer in head.buffers()],
     }
     triangle = [[i <= t for i in range(5)] for t in range(5)]
-    projections = [[128, 128]] * document["projections"]
-    expected = {"total": document["parameters"], "parameters": projections, "buffers": [triangle]}
-    check(measured, exact(expected))
+    projections = [[128, 128]] * expected["projections"]
+    derived = {"total": expected["parameters"], "parameters": projections, "buffers": [triangle]}
+    check(measured, exact(derived))
 
 
 @claim("head-listing-shape")

@@ -40,10 +40,10 @@ from claims.harness import (
     Expected,
     claim,
     digits,
-    every_seed,
+    every_seed_within,
     exact,
     rounding,
-    trained,
+    seed_mean_within,
     trains,
     ulps,
     within,
@@ -51,7 +51,6 @@ from claims.harness import (
 from claims.harness.implementation import Implementation
 from claims.harness.strategies import lengths, tensors
 from claims.instruments.attention.influence import before_and_after_permutation, influence
-from claims.training.per_seed import differences
 from claims.training.results import Runs
 
 # The exponentials' own errors cancel in the sum of a row's weights. What is left of m of them are
@@ -266,7 +265,7 @@ def test_the_network_is_applied_to_each_position_independently(
 
 @claim("mlp-four-times-gelu")
 def test_the_network_widens_by_four_with_a_gelu_in_the_middle(
-    implementation: Implementation, check: Check, rng: Draws, document: Expected
+    implementation: Implementation, check: Check, rng: Draws, expected: Expected
 ) -> None:
     """The network expands the width by four and comes back, with a GELU in the middle.
 
@@ -276,7 +275,7 @@ def test_the_network_widens_by_four_with_a_gelu_in_the_middle(
     """
     d, ff = 64, rng.build(lambda: implementation.FeedForward(64)).double()
     shapes = [[Fraction(n, d) for n in part.weight.shape] for part in (ff.expand, ff.contract)]
-    check(shapes, exact(document["widths_in_d"]))
+    check(shapes, exact(expected["widths_in_d"]))
 
     x = torch.linspace(-8, 8, d, dtype=torch.float64)
     with torch.no_grad():
@@ -315,7 +314,7 @@ def test_attention_mixes_across_positions_and_the_network_computes_within_one(
 
 @claim("ladder-param-counts")
 def test_parameters_of_the_ladder(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """The rows of the ladder have from 262,144 to 674,560 parameters.
 
@@ -324,8 +323,8 @@ def test_parameters_of_the_ladder(
     """
     counted = {rung.label: parameters_of(implementation, rung) for rung in LADDER}
     computed = [implementation.model_parameters(**asdict(rung.model))["total"] for rung in LADDER]
-    check(list(counted.values()), exact(document["parameters"]))
-    check(computed, exact(document["parameters"]))
+    check(list(counted.values()), exact(expected["parameters"]))
+    check(computed, exact(expected["parameters"]))
     added = {
         "positions": (AVERAGE_REPLACING, AVERAGE_WITH_POSITIONS),
         "one head": (AVERAGE_WITH_POSITIONS, HEAD_REPLACING),
@@ -335,12 +334,12 @@ def test_parameters_of_the_ladder(
         "second block": (ONE_BLOCK, TWO_BLOCKS),
     }
     pieces = {name: counted[b.label] - counted[a.label] for name, (a, b) in added.items()}
-    check(pieces, exact(document["pieces"]))
+    check(pieces, exact(expected["pieces"]))
 
 
 @claim("four-heads-16512-params")
 def test_four_heads_cost_16_512_parameters(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """Four heads in place of one cost 16,512 more parameters.
 
@@ -348,13 +347,13 @@ def test_four_heads_cost_16_512_parameters(
     width that the single head had.
     """
     more = parameters_of(implementation, FOUR_HEADS) - parameters_of(implementation, HEAD_ADDED)
-    check(more, exact(document["value"]))
+    check(more, exact(expected["value"]))
     check(more, exact(128 * 128 + 128))
 
 
 @claim("param-table-768-row")
 def test_parameters_of_the_parts_of_a_block(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """At d = 768 attention has 2,360,064 parameters, the MLP 4,722,432, the LayerNorms 3,072.
 
@@ -370,12 +369,12 @@ def test_parameters_of_the_parts_of_a_block(
         own = {"attention": count(attention), "mlp": count(network)}
         return own | {"layernorms": count(block) - sum(own.values()), "block": count(block)}
 
-    check({d: parts(d) for d in (768, 128)}, exact(document["at"]))
+    check({d: parts(d) for d in (768, 128)}, exact(expected["at"]))
 
 
 @claim("two-thirds-of-block-is-ffn")
 def test_two_thirds_of_a_block_is_its_network(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """Two thirds of every transformer block is the feed-forward network, at any scale.
 
@@ -383,7 +382,7 @@ def test_two_thirds_of_a_block_is_its_network(
     5 / (3 (12 d + 10)), or 11 / (3 (12 d + 13)) with biases on all of attention: by less than half
     a percent at the widths here.
     """
-    widths = list(document["share"])
+    widths = list(expected["share"])
 
     def share(d: int, qkv_bias: bool, keep: Callable[[nn.Parameter], bool]) -> Fraction:
         with torch.device("meta"):
@@ -404,7 +403,7 @@ def test_two_thirds_of_a_block_is_its_network(
     check([share(d, False, is_matrix) for d in widths], exact([two_thirds] * len(widths)))
     check(whole, exact({d: two_thirds - Fraction(5, 3 * (12 * d + 10)) for d in widths}))
     check(share(768, True, is_any), exact(two_thirds - Fraction(11, 3 * (12 * 768 + 13))))
-    check(whole, digits(document["share"], 5))
+    check(whole, digits(expected["share"], 5))
     check(
         list(map(float, whole.values())),
         within(2 / 3 * 0.995, 2 / 3, "5 / (2 (12 d + 10)) < 0.005 from d = 41"),
@@ -413,7 +412,7 @@ def test_two_thirds_of_a_block_is_its_network(
 
 @claim("attention-four-mlp-eight")
 def test_attention_has_four_matrices_and_the_network_eight(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """Attention has four d x d matrices, and the network the equivalent of eight.
 
@@ -432,8 +431,8 @@ def test_attention_has_four_matrices_and_the_network_eight(
         }
 
     widths = (64, 128, 768)
-    expected = document["matrices_of_d_by_d"]
-    check({d: matrices(d) for d in widths}, exact(dict.fromkeys(widths, expected)))
+    derived = expected["matrices_of_d_by_d"]
+    check({d: matrices(d) for d in widths}, exact(dict.fromkeys(widths, derived)))
 
 
 def networks_share(model: Any, whole: nn.Module) -> Fraction:
@@ -459,7 +458,7 @@ def test_most_parameters_of_a_model_are_in_its_networks(
 
 @claim("networks-of-whole-models")
 def test_networks_hold_less_than_half_of_small_models(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """The MLPs hold 27.6 % of the chapter's model, 45.5 % of GPT-2, two thirds of their blocks.
 
@@ -472,8 +471,8 @@ def test_networks_hold_less_than_half_of_small_models(
         }
     of_models = {name: float(100 * networks_share(m, m)) for name, m in models.items()}
     of_blocks = {name: float(100 * networks_share(m, m.blocks)) for name, m in models.items()}
-    check(of_models, digits(document["percent_of_model"], 1))
-    check(of_blocks, digits(document["percent_of_blocks"], 1))
+    check(of_models, digits(expected["percent_of_model"], 1))
+    check(of_blocks, digits(expected["percent_of_blocks"], 1))
 
 
 # ---- trained ------------------------------------------------------------------------------------
@@ -484,76 +483,76 @@ MIDDLE = (AVERAGE_ADDED, HEAD_REPLACING, HEAD_ADDED, FOUR_HEADS, WITH_MLP, ONE_B
 @claim("ladder-each-row-adds-one-piece")
 @trains(LADDER_RUNS, *(rung.label for rung in MIDDLE))
 def test_each_row_of_the_ladder_adds_one_piece(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """Each row adds one piece to the row above, and gains by it, from the fourth to the ninth.
 
     By seed, the smallest of the five gains. The tenth row loses again: two-blocks-overfit.
     """
     rows = [runs.perplexities(rung.label) for rung in MIDDLE]
-    gains = [differences(above, below) for above, below in pairwise(rows)]
+    gains = [above - below for above, below in pairwise(rows)]
     smallest = [min(of_seed) for of_seed in zip(*gains, strict=True)]
-    check(smallest, trained.inside(document["gain"][budget], "each a gain"), seeds=runs.seeds)
+    check(smallest, seed_mean_within(expected["gain"], "each a gain"))
 
 
 @claim("ladder-one-head-replacing")
 @trains(LADDER_RUNS, HEAD_REPLACING.label)
 def test_one_head_in_place_of_the_token_has_perplexity_55_5(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """One head that replaces the token has a perplexity of about 55.5."""
     measured = runs.perplexities(HEAD_REPLACING.label)
-    check(measured, every_seed.inside(document["band"][budget], PRINTED), seeds=runs.seeds)
+    check(measured, every_seed_within(expected["band"], PRINTED))
 
 
 @claim("ladder-one-head-added")
 @trains(LADDER_RUNS, HEAD_ADDED.label)
 def test_one_head_added_has_perplexity_46_5(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """One head added to the residual has a perplexity of about 46.5."""
     measured = runs.perplexities(HEAD_ADDED.label)
-    check(measured, every_seed.inside(document["band"][budget], PRINTED), seeds=runs.seeds)
+    check(measured, every_seed_within(expected["band"], PRINTED))
 
 
 @claim("ladder-mlp-row")
 @trains(LADDER_RUNS, WITH_MLP.label)
 def test_the_mlp_brings_the_perplexity_to_39_87(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """Adding the network brings the perplexity to about 39.87, before LayerNorm."""
     measured = runs.perplexities(WITH_MLP.label)
-    check(measured, every_seed.inside(document["band"][budget], PRINTED), seeds=runs.seeds)
+    check(measured, every_seed_within(expected["band"], PRINTED))
 
 
 @claim("learned-beats-uniform-14")
 @trains(CLOSE_RUNS, AVERAGE_ADDED.label, HEAD_ADDED.label)
 def test_learned_weights_beat_uniform_ones_by_14_points(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """Learned weights beat uniform ones by 14 points of perplexity, both added."""
     uniform, learned = (runs.perplexities(r.label) for r in (AVERAGE_ADDED, HEAD_ADDED))
-    band = trained.inside(document["band"][budget], "a clear margin; the print +- a quarter")
-    check(differences(uniform, learned), band, seeds=runs.seeds)
+    band = seed_mean_within(expected["band"], "a clear margin; the print +- a quarter")
+    check(uniform - learned, band)
 
 
 @claim("four-heads-3-points")
 @trains(LADDER_RUNS, HEAD_ADDED.label, FOUR_HEADS.label)
 def test_four_heads_buy_another_3_points(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """Four heads buy another 3 points over the one."""
     one, four = (runs.perplexities(r.label) for r in (HEAD_ADDED, FOUR_HEADS))
-    band = trained.inside(document["band"][budget], "a gain; the print +- a half")
-    check(differences(one, four), band, seeds=runs.seeds)
+    band = seed_mean_within(expected["band"], "a gain; the print +- a half")
+    check(one - four, band)
 
 
 @claim("added-beats-replacing-9")
 @trains(CLOSE_RUNS, HEAD_REPLACING.label, HEAD_ADDED.label)
 def test_the_same_head_is_worth_9_points_more_added_than_replacing(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """The same head is worth 9 points more added than replacing."""
     replacing, added = (runs.perplexities(r.label) for r in (HEAD_REPLACING, HEAD_ADDED))
-    band = trained.inside(document["band"][budget], "a clear margin; the print +- a quarter")
-    check(differences(replacing, added), band, seeds=runs.seeds)
+    band = seed_mean_within(expected["band"], "a clear margin; the print +- a quarter")
+    check(replacing - added, band)

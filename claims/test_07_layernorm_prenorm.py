@@ -29,19 +29,19 @@ from claims.harness import (
     Check,
     Draws,
     Expected,
+    PerSeed,
     claim,
     digits,
-    every_seed,
+    every_seed_within,
     exact,
     recipe,
-    trained,
+    seed_mean_within,
     trains,
     ulps,
 )
 from claims.harness.implementation import Implementation
 from claims.instruments.attention.block_gradients import BlockGradient, end_gradients, windows_of
 from claims.instruments.text.unigram import unigram_perplexity
-from claims.training.per_seed import differences, ratios
 from claims.training.results import Runs
 
 SEEDS = list(range(16))
@@ -104,7 +104,7 @@ def test_layer_norm_normalises_each_example_along_its_features(
 
 @claim("layernorm-no-batch-dependence")
 def test_layer_norm_has_no_dependence_on_the_batch(
-    implementation: Implementation, check: Check, document: Expected, rng: Draws
+    implementation: Implementation, check: Check, expected: Expected, rng: Draws
 ) -> None:
     """No dependence on the batch: other examples beside it change no bit of an example."""
     x, others = rng.normal(1, 8, 16), rng.normal(2, 3, 8, 16, salt="others")
@@ -113,12 +113,12 @@ def test_layer_norm_has_no_dependence_on_the_batch(
         lambda norm: norm(torch.cat([x, others[0]]))[0],
         lambda norm: norm(torch.cat([x, others[1]]))[0],
     )
-    check(same, exact(document["same"]))
+    check(same, exact(expected["same"]))
 
 
 @claim("layernorm-no-running-stats")
 def test_layer_norm_keeps_no_running_statistics(
-    implementation: Implementation, check: Check, document: Expected, rng: Draws
+    implementation: Implementation, check: Check, expected: Expected, rng: Draws
 ) -> None:
     """No running statistics: the entries of its state that a forward pass in training changes."""
     x = rng.normal(4, 8, 16)
@@ -127,32 +127,32 @@ def test_layer_norm_keeps_no_running_statistics(
         before = {key: value.clone() for key, value in norm.state_dict().items()}
         norm.train()(x)
         changed[name] = sum(not torch.equal(before[key], v) for key, v in norm.state_dict().items())
-    check(changed, exact(document["changed"]), unit="entries")
+    check(changed, exact(expected["changed"]), unit="entries")
 
 
 @claim("layernorm-train-equals-eval")
 def test_layer_norm_is_identical_in_training_and_inference(
-    implementation: Implementation, check: Check, document: Expected, rng: Draws
+    implementation: Implementation, check: Check, expected: Expected, rng: Draws
 ) -> None:
     """Identical in training and inference, bit for bit."""
     x = rng.normal(4, 8, 16)
     same = same_bits(implementation, lambda norm: norm.train()(x), lambda norm: norm.eval()(x))
-    check(same, exact(document["same"]))
+    check(same, exact(expected["same"]))
 
 
 @claim("layernorm-length-indifferent")
 def test_layer_norm_is_indifferent_to_the_length_of_the_sequence(
-    implementation: Implementation, check: Check, document: Expected, rng: Draws
+    implementation: Implementation, check: Check, expected: Expected, rng: Draws
 ) -> None:
     """Indifferent to sequence length: a prefix alone gives the bits that it gives in the whole."""
     x = rng.normal(4, 8, 16)
     same = same_bits(implementation, lambda norm: norm(x)[:, :3], lambda norm: norm(x[:, :3]))
-    check(same, exact(document["same"]))
+    check(same, exact(expected["same"]))
 
 
 @claim("layernorm-768-params")
 def test_layer_norm_costs_768_parameters(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """LayerNorm costs 768 parameters: what a model of one block has more with it than without.
 
@@ -161,7 +161,7 @@ def test_layer_norm_costs_768_parameters(
     with recipe(0):
         models = [implementation.LanguageModel(norm=norm) for norm in ("pre", "none")]
     with_norm, without = (implementation.count_parameters(model) for model in models)
-    check(with_norm - without, exact(document["value"]))
+    check(with_norm - without, exact(expected["value"]))
 
 
 # ---- pre-norm and post-norm ----------------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_the_block_is_two_residual_lines(
 
 @claim("prenorm-residual-never-normalised")
 def test_the_residual_path_of_pre_norm_is_never_normalised(
-    implementation: Implementation, check: Check, document: Expected, rng: Draws
+    implementation: Implementation, check: Check, expected: Expected, rng: Draws
 ) -> None:
     """With pre-norm the path from input to output is never normalised; with post-norm it is.
 
@@ -206,7 +206,7 @@ def test_the_residual_path_of_pre_norm_is_never_normalised(
     x = rng.normal(2, 8, 16)
     stacks = {n: rng.build(partial(idle_stack, implementation, n)) for n in ("pre", "post")}
     untouched = {norm: torch.equal(stack(x), x) for norm, stack in stacks.items()}
-    check(untouched, exact(document["untouched"]))
+    check(untouched, exact(expected["untouched"]))
 
 
 @claim("postnorm-formula")
@@ -228,31 +228,33 @@ Ends = tuple[BlockGradient, BlockGradient]
 
 
 @pytest.fixture(scope="module")
-def ends(implementation: Implementation, tokens: Tensor) -> dict[str, list[Ends]]:
+def ends(implementation: Implementation, tokens: Tensor) -> dict[str, PerSeed[Ends]]:
     """Per norm and seed, the gradients in block 1 and block 12 on 6 windows of 128 tokens.
 
     The chapter's widths, PyTorch's initial values. One seed gives both models the same parameters
     and the same windows. The fused kernel computes the same, a quarter faster.
     """
-    measured: dict[str, list[Ends]] = {"pre": [], "post": []}
-    for norm, results in measured.items():
-        for seed in SEEDS:
-            with recipe(seed):
-                windows = windows_of(tokens, 128, 6, torch.default_generator)
-                model = implementation.LanguageModel(n_blocks=12, norm=norm, fused=True)
-            results.append(end_gradients(model, windows))
-    return measured
+
+    def of_seed(norm: str, seed: int) -> Ends:
+        with recipe(seed):
+            windows = windows_of(tokens, 128, 6, torch.default_generator)
+            model = implementation.LanguageModel(n_blocks=12, norm=norm, fused=True)
+        return end_gradients(model, windows)
+
+    return {
+        norm: PerSeed(SEEDS, [of_seed(norm, seed) for seed in SEEDS]) for norm in ("pre", "post")
+    }
 
 
-def first(gradients: list[Ends]) -> list[float]:
-    return [block.attention_output for block, _ in gradients]
+def first(gradients: PerSeed[Ends]) -> PerSeed[float]:
+    return gradients.map(lambda ends: ends[0].attention_output)
 
 
-def last(gradients: list[Ends]) -> list[float]:
-    return [block.attention_output for _, block in gradients]
+def last(gradients: PerSeed[Ends]) -> PerSeed[float]:
+    return gradients.map(lambda ends: ends[1].attention_output)
 
 
-def around(printed: float) -> trained:
+def around(printed: float) -> seed_mean_within:
     """The mean of the seeds lies where a print of one run may come from.
 
     One run varies by some 15 % with its seed, in ratio for norms are positive: three standard
@@ -260,21 +262,21 @@ def around(printed: float) -> trained:
     """
     factor = math.exp(3 * 0.15)
     because = "within 3 sd of one run, 15 % each, of the print"
-    return trained(printed / factor, printed * factor, because)
+    return seed_mean_within((printed / factor, printed * factor), because)
 
 
 @claim("postnorm-gradient-badly-scaled")
 def test_the_post_norm_gradient_is_badly_scaled_with_depth(
-    check: Check, document: Expected, ends: dict[str, list[Ends]]
+    check: Check, expected: Expected, ends: dict[str, PerSeed[Ends]]
 ) -> None:
     """At initialisation the gradient of a post-norm network is badly scaled with depth.
 
     The least that can mean is a doubling from block 1 to block 12. The most: a LayerNorm over a sum
     of two equal parts divides either by sqrt(2), twice per block, and eleven blocks lie between.
     """
-    ratio = ratios(last(ends["post"]), first(ends["post"]))
-    bad = trained(document["least"], 2.0**11, "from one doubling to one for each block")
-    check(ratio, bad, unit="block 12 / block 1", seeds=SEEDS)
+    ratio = last(ends["post"]) / first(ends["post"])
+    bad = seed_mean_within((expected["least"], 2.0**11), "from one doubling to one for each block")
+    check(ratio, bad, unit="block 12 / block 1")
 
 
 @claim("postnorm-last-gradient-keeps-its-size")
@@ -286,9 +288,9 @@ def test_the_last_gradient_shrinks_with_depth_in_pre_norm_alone(
     Xiong et al. 2020, theorem 1: for L blocks as 1 / sqrt(L) in pre-norm, not at all in post-norm.
     From 1 block to 16 that is a factor of 1/4 in the limit.
     """
-    sizes: dict[tuple[str, int], list[float]] = {}
+    sizes: dict[tuple[str, int], PerSeed[float]] = {}
     for norm, depth in [("pre", 1), ("pre", 16), ("post", 1), ("post", 16)]:
-        sizes[norm, depth] = []
+        norms = []
         for seed in SEEDS[:6]:
             with recipe(seed):
                 tokens = torch.randint(256, (8, 33))
@@ -297,27 +299,28 @@ def test_the_last_gradient_shrinks_with_depth_in_pre_norm_alone(
                 )
                 for matrix in (p for p in model.blocks.parameters() if p.dim() == 2):
                     nn.init.xavier_uniform_(matrix)
-            sizes[norm, depth].append(end_gradients(model, tokens)[1].network_output)
-    growth = {norm: ratios(sizes[norm, 16], sizes[norm, 1]) for norm in ("pre", "post")}
-    check(growth["pre"], trained(1 / 4, 3 / 4, "falls, by 1 / sqrt(16) at most"), seeds=SEEDS[:6])
-    check(growth["post"], trained(3 / 4, 4 / 3, "stays as it is"), seeds=SEEDS[:6])
+            norms.append(end_gradients(model, tokens)[1].network_output)
+        sizes[norm, depth] = PerSeed(SEEDS[:6], norms)
+    growth = {norm: sizes[norm, 16] / sizes[norm, 1] for norm in ("pre", "post")}
+    check(growth["pre"], seed_mean_within((1 / 4, 3 / 4), "falls, by 1 / sqrt(16) at most"))
+    check(growth["post"], seed_mean_within((3 / 4, 4 / 3), "stays as it is"))
 
 
 @claim("gradnorm-pre")
 def test_pre_norm_gradients_are_0_0498_and_0_0657(
-    check: Check, document: Expected, ends: dict[str, list[Ends]]
+    check: Check, expected: Expected, ends: dict[str, PerSeed[Ends]]
 ) -> None:
     """Pre-norm: 0.0498 in block 1, 0.0657 in block 12, ratio 1.32."""
-    one, twelve = document["block1"], document["block12"]
-    check(twelve / one, digits(document["ratio"], 2))
-    check(first(ends["pre"]), around(one), seeds=SEEDS)
-    check(last(ends["pre"]), around(twelve), seeds=SEEDS)
-    check(ratios(last(ends["pre"]), first(ends["pre"])), around(document["ratio"]), seeds=SEEDS)
+    one, twelve = expected["block1"], expected["block12"]
+    check(twelve / one, digits(expected["ratio"], 2))
+    check(first(ends["pre"]), around(one))
+    check(last(ends["pre"]), around(twelve))
+    check(last(ends["pre"]) / first(ends["pre"]), around(expected["ratio"]))
 
 
 @claim("gradnorm-ordering")
 def test_post_norm_has_the_larger_ratio_and_the_larger_norms(
-    check: Check, document: Expected, ends: dict[str, list[Ends]]
+    check: Check, expected: Expected, ends: dict[str, PerSeed[Ends]]
 ) -> None:
     """Post-norm has the larger ratio of last to first, and the larger norms.
 
@@ -325,56 +328,57 @@ def test_post_norm_has_the_larger_ratio_and_the_larger_norms(
     twice as wide as the printed excess.
     """
     pre, post = ends["pre"], ends["post"]
-    of_ratios = ratios(ratios(last(post), first(post)), ratios(last(pre), first(pre)))
-    measured = {"ratio": of_ratios, "block1": ratios(first(post), first(pre)),
-                "block12": ratios(last(post), last(pre))}
-    for name, printed in document["post_over_pre"].items():
-        larger = trained(1, 1 + 2 * (printed - 1), "larger in post-norm, about as much as printed")
-        check(measured[name], larger, unit=f"{name}, post / pre", seeds=SEEDS)
+    of_ratios = (last(post) / first(post)) / (last(pre) / first(pre))
+    measured = {"ratio": of_ratios, "block1": first(post) / first(pre),
+                "block12": last(post) / last(pre)}
+    for name, printed in expected["post_over_pre"].items():
+        because = "larger in post-norm, about as much as printed"
+        larger = seed_mean_within((1, 1 + 2 * (printed - 1)), because)
+        check(measured[name], larger, unit=f"{name}, post / pre")
 
 
 @claim("gradnorm-post")
 def test_post_norm_gradients_are_0_0977_and_0_1613(
-    check: Check, document: Expected, ends: dict[str, list[Ends]]
+    check: Check, expected: Expected, ends: dict[str, PerSeed[Ends]]
 ) -> None:
     """Post-norm: 0.0977 in block 1, 0.1613 in block 12, ratio 1.65."""
-    one, twelve = document["block1"], document["block12"]
-    check(twelve / one, digits(document["ratio"], 2))
-    check(first(ends["post"]), around(one), seeds=SEEDS)
-    check(last(ends["post"]), around(twelve), seeds=SEEDS)
-    check(ratios(last(ends["post"]), first(ends["post"])), around(document["ratio"]), seeds=SEEDS)
+    one, twelve = expected["block1"], expected["block12"]
+    check(twelve / one, digits(expected["ratio"], 2))
+    check(first(ends["post"]), around(one))
+    check(last(ends["post"]), around(twelve))
+    check(last(ends["post"]) / first(ends["post"]), around(expected["ratio"]))
 
 
 @claim("gradnorm-over-all-parameters")
 def test_over_all_parameters_of_a_block_the_ratios_are_about_0_9_and_1(
-    check: Check, ends: dict[str, list[Ends]]
+    check: Check, ends: dict[str, PerSeed[Ends]]
 ) -> None:
     """Over all parameters of a block, last to first is about 0.9 in pre-norm and 1.0 in post-norm.
 
     So "per block" in the print is no norm of whole blocks: 1.32 and 1.65 lie outside the bands.
     """
     ratio = {
-        norm: [end.all_parameters / start.all_parameters for start, end in ends[norm]]
+        norm: ends[norm].map(lambda each: each[1].all_parameters / each[0].all_parameters)
         for norm in ends
     }
-    check(ratio["pre"], trained(0.7, 1.1, "about 0.9, far from 1.32"), seeds=SEEDS)
-    check(ratio["post"], trained(0.8, 1.3, "about 1.0, far from 1.65"), seeds=SEEDS)
+    check(ratio["pre"], seed_mean_within((0.7, 1.1), "about 0.9, far from 1.32"))
+    check(ratio["post"], seed_mean_within((0.8, 1.3), "about 1.0, far from 1.65"))
 
 
 # ---- training, by the printed numbers ------------------------------------------------------------
 
 
 @claim("postnorm-nowarmup-eight-times")
-def test_post_norm_without_warmup_is_eight_times_worse(check: Check, document: Expected) -> None:
+def test_post_norm_without_warmup_is_eight_times_worse(check: Check, expected: Expected) -> None:
     """Post-norm without warmup is eight times worse, than any of the other three printed runs."""
-    times = [document["perplexity"] / other for other in document["others"]]
-    check(times, digits([document["times"]] * 3, 0))
+    times = [expected["perplexity"] / other for other in expected["others"]]
+    check(times, digits([expected["times"]] * 3, 0))
 
 
 @claim("postnorm-warmup-matches-prenorm")
-def test_post_norm_with_warmup_matches_pre_norm_exactly(check: Check, document: Expected) -> None:
+def test_post_norm_with_warmup_matches_pre_norm_exactly(check: Check, expected: Expected) -> None:
     """Post-norm with warmup matches pre-norm exactly, by the perplexities that are printed."""
-    check([document["postnorm"]] * 2, digits(document["prenorm"], 2))
+    check([expected["postnorm"]] * 2, digits(expected["prenorm"], 2))
 
 
 # ---- trained ------------------------------------------------------------------------------------
@@ -383,60 +387,60 @@ def test_post_norm_with_warmup_matches_pre_norm_exactly(check: Check, document: 
 @claim("residual-188-for-average")
 @trains(LADDER_RUNS, AVERAGE_REPLACING.label, AVERAGE_ADDED.label)
 def test_the_residual_connection_is_worth_188_points_for_the_average(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """The residual connection is worth 188 points of perplexity for the average."""
     replacing, added = (runs.perplexities(r.label) for r in (AVERAGE_REPLACING, AVERAGE_ADDED))
-    band = trained.inside(document["band"][budget], "most of it; the print +- 5 %")
-    check(differences(replacing, added), band, seeds=runs.seeds)
+    band = seed_mean_within(expected["band"], "most of it; the print +- 5 %")
+    check(replacing - added, band)
 
 
 @claim("residual-9-for-head")
 @trains(CLOSE_RUNS, HEAD_REPLACING.label, HEAD_ADDED.label)
 def test_the_residual_connection_is_worth_9_points_for_one_head(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """The residual connection is worth 9 points for one head."""
     replacing, added = (runs.perplexities(r.label) for r in (HEAD_REPLACING, HEAD_ADDED))
-    band = trained.inside(document["band"][budget], "a clear margin; the print +- a quarter")
-    check(differences(replacing, added), band, seeds=runs.seeds)
+    band = seed_mean_within(expected["band"], "a clear margin; the print +- a quarter")
+    check(replacing - added, band)
 
 
 @claim("layernorm-1.8-points")
 @trains(CLOSE_RUNS, WITH_MLP.label, ONE_BLOCK.label)
 def test_layer_norm_buys_1_8_points(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """LayerNorm buys 1.8 points of perplexity."""
     without, normed = (runs.perplexities(r.label) for r in (WITH_MLP, ONE_BLOCK))
-    band = trained.inside(document["band"][budget], "a gain of that order")
-    check(differences(without, normed), band, seeds=runs.seeds)
+    band = seed_mean_within(expected["band"], "a gain of that order")
+    check(without - normed, band)
 
 
 @claim("prenorm-nowarmup-37.82")
 @trains(NORM_RUNS, "pre-norm")
 def test_pre_norm_without_warmup_reaches_37_82(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """Pre-norm without warmup reaches a perplexity of 37.82."""
     measured = runs.perplexities("pre-norm")
-    check(measured, every_seed.inside(document["band"][budget], PRINTED), seeds=runs.seeds)
+    check(measured, every_seed_within(expected["band"], PRINTED))
 
 
 @claim("prenorm-warmup-37.62")
 @trains(NORM_RUNS, "pre-norm, warmup")
 def test_pre_norm_with_warmup_reaches_37_62(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """Pre-norm with a warmup of 200 steps reaches 37.62."""
     measured = runs.perplexities("pre-norm, warmup")
-    check(measured, every_seed.inside(document["band"][budget], PRINTED), seeds=runs.seeds)
+    check(measured, every_seed_within(expected["band"], PRINTED))
 
 
 @claim("postnorm-nowarmup-308")
 @trains(NORM_RUNS, "post-norm", "pre-norm", "post-norm, two blocks")
 def test_post_norm_without_warmup_ends_at_308(
-    runs: Runs, budget: str, check: Check, document: Expected, tokens: Tensor
+    runs: Runs, check: Check, expected: Expected, tokens: Tensor
 ) -> None:
     """Post-norm without warmup ends at 308.05: it learnt how frequent tokens are, and nothing else.
 
@@ -447,40 +451,40 @@ def test_post_norm_without_warmup_ends_at_308(
     level = unigram_perplexity(tokens)
     labels = ("post-norm", "pre-norm", "post-norm, two blocks")
     deep, pre, shallow = (
-        [perplexity / level for perplexity in runs.perplexities(label)] for label in labels
+        runs.perplexities(label).map(lambda perplexity: perplexity / level) for label in labels
     )
-    check(deep, trained.inside(document["diverged"], "as the frequencies"), seeds=runs.seeds)
+    check(deep, seed_mean_within(expected["diverged"], "as the frequencies"))
     for control in (pre, shallow):
-        check(control, trained.inside(document["learnt"], "clearly below it"), seeds=runs.seeds)
+        check(control, seed_mean_within(expected["learnt"], "clearly below it"))
 
 
 @claim("postnorm-warmup-37.88")
 @trains(NORM_RUNS, "post-norm, warmup")
 def test_post_norm_with_warmup_reaches_37_88(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """Post-norm with a warmup of 200 steps reaches 37.88."""
     measured = runs.perplexities("post-norm, warmup")
-    check(measured, every_seed.inside(document["band"][budget], PRINTED), seeds=runs.seeds)
+    check(measured, every_seed_within(expected["band"], PRINTED))
 
 
 @claim("postnorm-warmup-close-to-prenorm")
 @trains(NORM_RUNS, "post-norm, warmup", "pre-norm, warmup")
 def test_post_norm_with_warmup_comes_close_to_pre_norm(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """Post-norm with warmup differs from pre-norm by no more than one seed from another."""
     post, pre = (runs.perplexities(f"{norm}-norm, warmup") for norm in ("post", "pre"))
-    band = trained.inside(document["band"][budget], "5 %, not the factor without warmup")
-    check(ratios(post, pre), band, seeds=runs.seeds)
+    band = seed_mean_within(expected["band"], "5 %, not the factor without warmup")
+    check(post / pre, band)
 
 
 @claim("prenorm-does-not-need-warmup")
 @trains(NORM_RUNS, "pre-norm", "pre-norm, warmup")
 def test_pre_norm_does_not_need_warmup(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """Moving the LayerNorm removes the need for warmup."""
     without, with_it = (runs.perplexities(label) for label in ("pre-norm", "pre-norm, warmup"))
-    band = trained.inside(document["band"][budget], "5 %, and not a factor")
-    check(ratios(without, with_it), band, seeds=runs.seeds)
+    band = seed_mean_within(expected["band"], "5 %, and not a factor")
+    check(without / with_it, band)

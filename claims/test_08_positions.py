@@ -25,12 +25,13 @@ from claims.harness import (
     Check,
     Draws,
     Expected,
+    PerSeed,
     claim,
     digits,
-    every_seed,
+    every_seed_within,
     exact,
     rounding,
-    trained,
+    seed_mean_within,
     trains,
     ulps,
     within,
@@ -40,7 +41,6 @@ from claims.harness.strategies import lengths, tensors
 from claims.instruments.attention.activations import passing_through
 from claims.instruments.attention.influence import before_and_after_permutation, influence
 from claims.instruments.text.unigram import unigram_perplexity
-from claims.training.per_seed import differences, ratios
 from claims.training.results import Runs
 
 SAME_SUMS = "k = 2: the same sums in another order"
@@ -144,10 +144,10 @@ def test_within_a_prefix_all_orderings_are_alike_for_one_layer(
 
 @claim("evaluated-beyond-any-length-seen")
 def test_the_four_are_evaluated_beyond_any_length_that_they_saw(
-    check: Check, document: Expected
+    check: Check, expected: Expected
 ) -> None:
     """Trained on 64 tokens, evaluated at 64, 128 and 256: beyond any length that they have seen."""
-    longer = [length > document["trained"] for length in document["evaluated"]]
+    longer = [length > expected["trained"] for length in expected["evaluated"]]
     check(longer, exact([True, True, True]))
 
 
@@ -156,14 +156,14 @@ def test_the_four_are_evaluated_beyond_any_length_that_they_saw(
 
 @claim("position-100-never-trained")
 def test_position_100_is_still_the_random_vector_it_started_with(
-    implementation: Implementation, check: Check, document: Expected, rng: Draws
+    implementation: Implementation, check: Check, expected: Expected, rng: Draws
 ) -> None:
     """Position 100 was never in a batch, and its embedding is still the vector it started with.
 
     Twenty steps of AdamW as PyTorch has it by default, on windows of 64 tokens.
     """
     model = rng.build(lambda: _table_of_256(implementation))
-    row = model.position.table.weight[document["position"]]
+    row = model.position.table.weight[expected["position"]]
     before = row.detach().clone()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     _train(model, optimizer, rng.integers(0, 16, 4, 65), steps=20)
@@ -172,14 +172,14 @@ def test_position_100_is_still_the_random_vector_it_started_with(
 
 @claim("position-100-unchanged-without-decay")
 def test_position_100_is_unchanged_without_weight_decay(
-    implementation: Implementation, check: Check, document: Expected, rng: Draws
+    implementation: Implementation, check: Check, expected: Expected, rng: Draws
 ) -> None:
     """Without weight decay, position 100 keeps every bit: its gradient is exactly zero.
 
     Every row from 64 on, after the same steps; a zero gradient moves nothing in Adam.
     """
     model = rng.build(lambda: _table_of_256(implementation))
-    table, window = model.position.table.weight, document["window"]
+    table, window = model.position.table.weight, expected["window"]
     before = table.detach().clone()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
     _train(model, optimizer, rng.integers(0, 16, 4, window + 1), steps=20)
@@ -190,7 +190,7 @@ def test_position_100_is_unchanged_without_weight_decay(
 
 @claim("position-100-shrinks-by-the-decay")
 def test_position_100_shrinks_by_the_decay_alone(
-    implementation: Implementation, check: Check, document: Expected, rng: Draws
+    implementation: Implementation, check: Check, expected: Expected, rng: Draws
 ) -> None:
     """By default AdamW shrinks position 100 by 1 - lr * decay a step: to 0.970 in 3000 steps.
 
@@ -198,13 +198,13 @@ def test_position_100_shrinks_by_the_decay_alone(
     factor's digits are arithmetic.
     """
     model = rng.build(lambda: _table_of_256(implementation))
-    row = model.position.table.weight[document["position"]]
+    row = model.position.table.weight[expected["position"]]
     before = row.detach().double()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     _train(model, optimizer, rng.integers(0, 16, 4, 65), steps=20)
     factor = 1 - 1e-3 * optimizer.defaults["weight_decay"]
     check(row.detach(), ulps(before * factor**20, 2 * 20, "two roundings in each of 20 steps"))
-    check(factor ** document["steps"], digits(document["left"], 3))
+    check(factor ** expected["steps"], digits(expected["left"], 3))
 
 
 @claim("positions-past-the-table")
@@ -252,10 +252,10 @@ def test_sinusoids_are_computed_at_geometrically_spaced_frequencies(
 
 @claim("sinusoids-defined-at-200")
 def test_the_sinusoid_is_defined_at_position_200(
-    implementation: Implementation, check: Check, document: Expected, rng: Draws
+    implementation: Implementation, check: Check, expected: Expected, rng: Draws
 ) -> None:
     """The sinusoid is defined at position 200, and a model with a context of 64 runs that far."""
-    position = document["position"]
+    position = expected["position"]
     row = implementation.sinusoidal_positions(position + 1, 32)[position]
     check(row, within(-1, 1, "sines and cosines"))
     model = rng.build(lambda: _language_model(implementation, positions="sinusoidal", context=64))
@@ -470,28 +470,28 @@ def test_alibi_is_a_linear_penalty_on_the_distance(
 
 @claim("alibi-slope-per-head")
 def test_each_head_has_its_own_slope(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """Each head has a different slope, for any number of heads up to 32; four have 1/4 to 1/256."""
     distinct = [len(set(implementation.alibi_slopes(h).tolist())) for h in range(1, 33)]
     check(distinct, exact(list(range(1, 33))))
     four = [1 / slope for slope in implementation.alibi_slopes(4).tolist()]
-    check(four, exact([float(s) for s in document["one_over"]], because="powers of two"))
+    check(four, exact([float(s) for s in expected["one_over"]], because="powers of two"))
 
 
 @claim("alibi-eight-heads")
 def test_eight_heads_have_slopes_one_half_to_one_256th(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """Eight heads: 2^-1 to 2^-8, to the bit; the first is a half, not one."""
-    expected = [2.0**-exponent for exponent in document["exponents"]]
+    derived = [2.0**-exponent for exponent in expected["exponents"]]
     slopes = implementation.alibi_slopes(8).tolist()
-    check(slopes, exact(expected, because="powers of two"))
+    check(slopes, exact(derived, because="powers of two"))
 
 
 @claim("alibi-other-numbers-of-heads")
 def test_other_numbers_of_heads_interleave_the_next_power_of_two(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """12 heads: the eight slopes of 8, then the 1st, 3rd, 5th and 7th of 16.
 
@@ -501,9 +501,9 @@ def test_other_numbers_of_heads_interleave_the_next_power_of_two(
     """
     exponents = {
         heads: (-implementation.alibi_slopes(int(heads)).double().log2()).tolist()
-        for heads in document["exponents"]
+        for heads in expected["exponents"]
     }
-    check(exponents, digits(document["exponents"], 4))
+    check(exponents, digits(expected["exponents"], 4))
 
 
 @claim("alibi-bias-shape")
@@ -648,53 +648,53 @@ def _rotary_weights(layer: Any, x: Tensor) -> Tensor:
 @claim("no-positions-still-trains")
 @trains(POSITION_RUNS, "none")
 def test_without_positions_the_model_still_trains(
-    runs: Runs, budget: str, check: Check, document: Expected, tokens: Tensor
+    runs: Runs, check: Check, expected: Expected, tokens: Tensor
 ) -> None:
     """Without position embeddings the model still trains: far below the frequencies' perplexity."""
     level = unigram_perplexity(tokens)
-    share = [perplexity / level for perplexity in runs.perplexities("none")]
-    check(share, trained.inside(document["band"][budget], "less than half of it"), seeds=runs.seeds)
+    share = runs.perplexities("none").map(lambda perplexity: perplexity / level)
+    check(share, seed_mean_within(expected["band"], "less than half of it"))
 
 
 @claim("learned-wins-at-64")
 @trains(POSITION_RUNS, *SCHEMES)
 def test_learned_positions_win_at_the_trained_length(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """Learned absolute embeddings win at the trained length.
 
     In every seed: the best of the other three over them.
     """
     learned, *others = (runs.perplexities(scheme) for scheme in SCHEMES)
-    best = [min(of_seed) for of_seed in zip(*others, strict=True)]
-    band = every_seed.inside(document["band"][budget], "above 1 where the learned ones win")
-    check(ratios(best, learned), band, seeds=runs.seeds)
+    best = PerSeed(runs.seeds, map(min, zip(*others, strict=True)))
+    band = every_seed_within(expected["band"], "above 1 where the learned ones win")
+    check(best / learned, band)
 
 
 @claim("learned-falls-off-cliff")
 @trains(POSITION_RUNS, "learned")
 def test_learned_positions_fall_off_a_cliff(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """Beyond the trained length learned embeddings fall off a cliff: at twice the length."""
-    band = trained.inside(document["band"][budget], "a cliff: a fifth worse at the least")
-    check(_growth(runs, "learned", 1), band, seeds=runs.seeds)
+    band = seed_mean_within(expected["band"], "a cliff: a fifth worse at the least")
+    check(_growth(runs, "learned", 1), band)
 
 
 @claim("sinusoids-do-not-extrapolate")
 @trains(POSITION_RUNS, "sinusoidal")
 def test_sinusoids_do_not_extrapolate(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """Sinusoids do not extrapolate: at four times the length they are clearly worse."""
-    band = trained.inside(document["band"][budget], "clearly worse: a tenth at the least")
-    check(_growth(runs, "sinusoidal", 2), band, seeds=runs.seeds)
+    band = seed_mean_within(expected["band"], "clearly worse: a tenth at the least")
+    check(_growth(runs, "sinusoidal", 2), band)
 
 
 @claim("rope-degrades")
 @trains(POSITION_RUNS, "rotary", "learned")
 def test_rotary_positions_degrade_gracefully(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """Rotary positions degrade beyond the trained length, but gracefully.
 
@@ -702,29 +702,29 @@ def test_rotary_positions_degrade_gracefully(
     Logarithms of ratios.
     """
     rotary, learned = (_growth(runs, scheme, 2) for scheme in ("rotary", "learned"))
-    worse = _factor(document["worse"][budget], "worse, and not by a factor")
-    check(_logs(rotary), worse, seeds=runs.seeds)
-    gentler = _factor(document["gentler"][budget], "less than the cliff's")
-    check(_logs(ratios(rotary, learned)), gentler, seeds=runs.seeds)
+    worse = _factor(expected["worse"], "worse, and not by a factor")
+    check(rotary.map(math.log), worse)
+    gentler = _factor(expected["gentler"], "less than the cliff's")
+    check((rotary / learned).map(math.log), gentler)
 
 
 @claim("alibi-improves-44.95-42.49")
 @trains(POSITION_RUNS, "alibi")
 def test_alibi_improves_with_the_window(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """ALiBi improves as the window grows beyond the training length, from 44.95 to 42.49.
 
     The perplexity at four times the length over that at the trained one; 42.49 / 44.95 is 0.945.
     """
-    band = trained.inside(document["band"][budget], "an improvement, and one of a few per cent")
-    check(_growth(runs, "alibi", 2), band, seeds=runs.seeds)
+    band = seed_mean_within(expected["band"], "an improvement, and one of a few per cent")
+    check(_growth(runs, "alibi", 2), band)
 
 
 @claim("alibi-gain-is-context-per-token")
 @trains(POSITION_RUNS, "alibi")
 def test_what_alibi_gains_is_context_per_scored_token(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, budget: str, check: Check, expected: Expected
 ) -> None:
     """Most of that gain is that scored tokens have more context, no distance that was not trained.
 
@@ -734,16 +734,16 @@ def test_what_alibi_gains_is_context_per_scored_token(
     """
     at_trained, near = runs.perplexities("alibi"), runs.perplexities("alibi", NEAR[budget])
     longest, last = (runs.perplexities("alibi", evaluation) for evaluation in LONGEST[budget])
-    share = ratios(differences(at_trained, near), differences(at_trained, longest))
-    check(share, trained.inside(document["share"][budget], "more than half"), seeds=runs.seeds)
-    on_top = trained.inside(document["on_top"][budget], "no more than 2 %, either way")
-    check(ratios(last, near), on_top, seeds=runs.seeds)
+    share = (at_trained - near) / (at_trained - longest)
+    check(share, seed_mean_within(expected["share"], "more than half"))
+    on_top = seed_mean_within(expected["on_top"], "no more than 2 %, either way")
+    check(last / near, on_top)
 
 
 @claim("alibi-best-beyond-length")
 @trains(POSITION_RUNS, *SCHEMES)
 def test_alibi_is_the_best_of_the_four_at_256(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, budget: str, check: Check, expected: Expected
 ) -> None:
     """ALiBi is the best of the four at four times the trained length.
 
@@ -751,22 +751,18 @@ def test_alibi_is_the_best_of_the_four_at_256(
     """
     longest = LONGEST[budget][0]
     *others, alibi = (runs.perplexities(scheme, longest) for scheme in SCHEMES)
-    best = [min(of_seed) for of_seed in zip(*others, strict=True)]
-    band = _factor(document["band"][budget], "above 1 where ALiBi is best")
-    check(_logs(ratios(best, alibi)), band, seeds=runs.seeds)
+    best = PerSeed(runs.seeds, map(min, zip(*others, strict=True)))
+    band = _factor(expected["band"], "above 1 where ALiBi is best")
+    check((best / alibi).map(math.log), band)
 
 
-def _growth(runs: Runs, scheme: str, doublings: int) -> list[float]:
+def _growth(runs: Runs, scheme: str, doublings: int) -> PerSeed[float]:
     """The perplexity at so many doublings of the trained length over that at it, by seed."""
     evaluation = runs.specs(scheme)[0].evaluations[doublings]
-    return ratios(runs.perplexities(scheme, evaluation), runs.perplexities(scheme))
+    return runs.perplexities(scheme, evaluation) / runs.perplexities(scheme)
 
 
-def _factor(band: Sequence[float], because: str) -> trained:
+def _factor(band: Sequence[float], because: str) -> seed_mean_within:
     """A band of ratios, for their logarithms."""
     low, high = (math.log(side) for side in band)
-    return trained(low, high, because)
-
-
-def _logs(values: Sequence[float]) -> list[float]:
-    return [math.log(value) for value in values]
+    return seed_mean_within((low, high), because)

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from claims.harness import Check, Draws, Expected, claim, exact, mean, proportion
+from claims.harness import Check, Draws, Expected, claim, exact, mean_within, share_within
 from claims.harness.implementation import Implementation
 
 
@@ -76,7 +76,7 @@ def on_embedding_sum(implementation: Implementation, rng: Draws) -> bool:
 
 @claim("dropout-three-places")
 def test_dropout_appears_in_three_places(
-    implementation: Implementation, check: Check, document: Expected, rng: Draws
+    implementation: Implementation, check: Check, expected: Expected, rng: Draws
 ) -> None:
     """On the weights after the softmax, on each sub-layer's output before the addition, on the
     sum of embeddings: every number there is 0 or doubled, and nothing else is touched.
@@ -86,7 +86,7 @@ def test_dropout_appears_in_three_places(
         "sub-layers": on_sub_layers(implementation, rng),
         "embedding sum": on_embedding_sum(implementation, rng),
     }
-    check(found, exact(dict.fromkeys(document["places"], True)))
+    check(found, exact(dict.fromkeys(expected["places"], True)))
 
 
 @claim("dropout-keeps-expectation")
@@ -101,7 +101,7 @@ def test_dropout_on_the_weights_keeps_the_expected_output(
     many = [part.expand(10_000, *part.shape) for part in (q, k, v)]
     output = rng.build(lambda: implementation.attention(*many, dropout=0.3))
     without = implementation.attention(q, k, v)
-    check((output - without).flatten(), mean(0, 0, detects=0.1))
+    check((output - without).flatten(), mean_within(0, 0, detects=0.1))
 
 
 @claim("dropout-off-is-absent")
@@ -136,6 +136,6 @@ def test_dropout_is_active_again_after_an_evaluation(
         before = drawn(rng, module, x, "before") == 0
         evaluated = module.eval()(x) == 0
         after = drawn(rng, module, x, "after") == 0
-        check((int(before.sum()), before.numel()), proportion(0.5, 0.5, detects=0.05))
+        check((int(before.sum()), before.numel()), share_within(0.5, 0.5, detects=0.05))
         check(int(evaluated.sum()), exact(0), unit="zeros")
-        check((int(after.sum()), after.numel()), proportion(0.5, 0.5, detects=0.05))
+        check((int(after.sum()), after.numel()), share_within(0.5, 0.5, detects=0.05))

@@ -26,11 +26,12 @@ from claims.harness import (
     Check,
     Draws,
     Expected,
+    PerSeed,
     claim,
     digits,
     exact,
-    proportion,
-    trained,
+    seed_mean_within,
+    share_within,
     ulps,
     within,
 )
@@ -54,11 +55,11 @@ from claims.instruments.cost.attention_layer import (
     pass_on,
 )
 from claims.instruments.cost.fake_gpu import (
-    Card,
     Counted,
-    CudaCard,
+    CudaGpu,
+    Gpu,
     count,
-    pretended_card,
+    fake_gpu,
     runs_out,
 )
 from claims.instruments.cost.memory import Footprint
@@ -97,7 +98,7 @@ def in_mib(peaks: dict[int, int]) -> dict[int, Fraction]:
 
 @claim("two-nxn-tensors")
 def test_two_tensors_in_the_layer_are_n_by_n(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """Two tensors in the layer have shape n x n: the scores and the weights after the softmax.
 
@@ -106,7 +107,7 @@ def test_two_tensors_in_the_layer_are_n_by_n(
     alive = {n: of_pairs(table_footprint(implementation, n).alive, n) for n in LONGER}
     check(
         {n: len(found) for n, found in alive.items()},
-        exact(dict.fromkeys(LONGER, document["count"])),
+        exact(dict.fromkeys(LONGER, expected["count"])),
     )
 
 
@@ -154,30 +155,30 @@ def test_everything_but_the_two_products_is_linear_in_n(
 
 @claim("throttle-factor")
 def test_a_card_under_300_mhz_is_seven_to_ten_times_slower(
-    check: Check, document: Expected
+    check: Check, expected: Expected
 ) -> None:
     """From 1,785 MHz to under 300 MHz: a cold run is seven to ten times faster.
 
     As the ratio of the clocks: 300 itself would give 5.95, and what seven and ten ask for, 255 and
     178.5 MHz, are under 300, as the sentence has it.
     """
-    cold, hot = document["MHz"]
-    check(cold / hot, digits(document["at_least"], 2))
-    asked = [cold / factor for factor in document["factors"]]
-    check(asked, digits(document["hot_MHz"], 1))
+    cold, hot = expected["MHz"]
+    check(cold / hot, digits(expected["at_least"], 2))
+    asked = [cold / factor for factor in expected["factors"]]
+    check(asked, digits(expected["hot_MHz"], 1))
     check(asked, within(0, hot, "the hot clock is under that", strict=True))
 
 
 @claim("cost-table")
 def test_the_columns_of_the_table_agree(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """The printed table: each column that follows from another follows from it.
 
     Lengths double; the matrix is counted; each x4 is the ratio of two rows, of peaks to within the
     0.05 that one decimal leaves; the projections, a part, take less than the whole.
     """
-    table = dict(zip(document["columns"], zip(*document["rows"], strict=True), strict=True))
+    table = dict(zip(expected["columns"], zip(*expected["rows"], strict=True), strict=True))
     check(table["tokens"], exact(tuple(128 * 2**i for i in range(8))))
     sizes = [implementation.attention_matrix_bytes(n, 8) / MIB for n in table["tokens"]]
     check(sizes, digits(table["attn_matrix_MB"], 1))
@@ -192,14 +193,14 @@ def test_the_columns_of_the_table_agree(
 
 @claim("attn-matrix-bytes-per-row")
 def test_bytes_of_the_attention_matrix(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """The attention matrix of 8 heads takes 0.5 MB at 128 tokens, and four times that per doubling.
 
     Eight n x n matrices of float32, in MiB: by arithmetic, and as the size of the weights that the
     layer returns on the meta device, where even the last row needs no memory.
     """
-    printed = {n: int(mib * MIB) for n, mib in document["MiB"].items()}
+    printed = {n: int(mib * MIB) for n, mib in expected["MiB"].items()}
     check({n: implementation.attention_matrix_bytes(n, 8) for n in printed}, exact(printed))
     with torch.device("meta"):
         layer = implementation.MultiHeadAttention(512, 8)
@@ -214,7 +215,7 @@ def test_megabytes_are_counts_of_bytes_and_do_not_change(
     """The megabytes are byte counts of the allocator and do not change.
 
     Repeated, each row takes the same bytes, which are whole blocks of 512. With the 32 MiB that
-    PyTorch gives cuBLAS on a Hopper card each row moves by the difference and by nothing else.
+    PyTorch gives cuBLAS on a Hopper GPU each row moves by the difference and by nothing else.
     """
     for n in LENGTHS:
         peaks = [table_footprint(implementation, n).peak for _ in range(3)]
@@ -247,19 +248,19 @@ def derived_peak(n: int, d: int = D, h: int = HEADS, *, activations: int = 6) ->
 
 @claim("peak-memory-closed-form")
 def test_peaks_are_the_sum_of_what_is_alive(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """The peak column is 12.125 + 2A + max(m + 6L, 2m + 4L) MiB, and the layer takes that.
 
     The formula gives the seven printed peaks; so does the layer, followed on the meta device. At
     16,384 tokens both ask for 17,036 MiB.
     """
-    predicted = document["predicted"]
+    predicted = expected["predicted"]
     check(in_mib({n: derived_peak(n) for n in predicted}), digits(predicted, 3), unit="MiB")
-    check(in_mib({n: derived_peak(n) for n in LENGTHS}), digits(document["printed"], 1), unit="MiB")
+    check(in_mib({n: derived_peak(n) for n in LENGTHS}), digits(expected["printed"], 1), unit="MiB")
     peaks = {n: table_footprint(implementation, n).peak for n in (*LENGTHS, NEXT)}
-    check(Fraction(peaks.pop(NEXT), MIB), digits(document["next"], 0), unit="MiB")
-    check(in_mib(peaks), digits(document["printed"], 1), unit="MiB")
+    check(Fraction(peaks.pop(NEXT), MIB), digits(expected["next"], 0), unit="MiB")
+    check(in_mib(peaks), digits(expected["printed"], 1), unit="MiB")
 
 
 widths = st.integers(1, 40)  # of one head
@@ -341,7 +342,7 @@ def test_masks_overtake_the_activations_in_the_row_of_8192_tokens(
 
 @claim("listing-on-all-heads-takes-an-activation-less")
 def test_the_listing_on_all_heads_takes_an_activation_less(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """The chapter's Head, handed all eight heads at once, with W_o after it, misses five rows.
 
@@ -355,12 +356,12 @@ def test_the_listing_on_all_heads_takes_an_activation_less(
     peaks = {n: layer_footprint(partial(make, n), n, D).peak for n in LENGTHS}
     bias = block_bytes(4 * D)
     check(peaks, exact({n: derived_peak(n, activations=5) + bias for n in LENGTHS}), unit="bytes")
-    check(in_mib(peaks), digits(document["MiB"], 1), unit="MiB")
+    check(in_mib(peaks), digits(expected["MiB"], 1), unit="MiB")
 
 
 @claim("heads-one-by-one-take-less")
 def test_heads_one_after_the_other_hold_the_scores_of_one(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """Eight heads that run one after the other hold the scores of a single one at a time.
 
@@ -383,7 +384,7 @@ def test_heads_one_after_the_other_hold_the_scores_of_one(
         numbers = [a for a in of_pairs(footprint.alive, n) if a.dtype.is_floating_point]
         check([a.shape for a in numbers], exact([(1, n, n)] * 2))
     peaks = {which: Fraction(footprint.peak, MIB) for which, footprint in footprints.items()}
-    check(peaks, digits(document["MiB"], 1), unit="MiB")
+    check(peaks, digits(expected["MiB"], 1), unit="MiB")
 
 
 @claim("memory-with-gradients")
@@ -416,25 +417,25 @@ def exponent(tokens: Sequence[int], column: Sequence[float]) -> float:
 
 
 @claim("mb-x4-ratios")
-def test_memory_ratios(implementation: Implementation, check: Check, document: Expected) -> None:
+def test_memory_ratios(implementation: Implementation, check: Check, expected: Expected) -> None:
     """The MB x4 column is each peak over the one above: 1.31, 1.79, 2.59, 3.32, 3.72, 3.91.
 
     The printed peaks are too coarse for the first of them, 19.2 / 14.6 = 1.32. The layer's own
     bytes, of which they are the rounding, give every digit.
     """
-    peaks = [Fraction(table_footprint(implementation, n).peak, MIB) for n in document["tokens"]]
-    check(peaks, digits(document["peak_MiB"], 1), unit="MiB")
-    check(ratios(peaks), digits(document["ratios"], 2))
-    check(ratios(document["peak_MiB"])[0], digits(document["first_from_printed"], 2))
+    peaks = [Fraction(table_footprint(implementation, n).peak, MIB) for n in expected["tokens"]]
+    check(peaks, digits(expected["peak_MiB"], 1), unit="MiB")
+    check(ratios(peaks), digits(expected["ratios"], 2))
+    check(ratios(expected["peak_MiB"])[0], digits(expected["first_from_printed"], 2))
 
 
 @claim("ms-x4-ratios")
-def test_time_ratios(check: Check, document: Expected) -> None:
+def test_time_ratios(check: Check, expected: Expected) -> None:
     """The ms x4 column is each total time over the one above: 1.27, 2.02, 2.85, 3.14, 4.37, 3.69.
 
     From the times that the table prints.
     """
-    check(ratios(document["ms"]), digits(document["ratios"], 2))
+    check(ratios(expected["ms"]), digits(expected["ratios"], 2))
 
 
 @claim("oom-at-16384")
@@ -443,38 +444,38 @@ def test_16_384_tokens_run_out_of_memory_on_8_gb(
 ) -> None:
     """At 16,384 tokens the layer runs out of memory on a GPU of 8 GB; at 8,192 it does not.
 
-    On the card at hand, kept to 8 GiB. All of it is given back: afterwards 90 % of the cap can be
+    On the GPU at hand, kept to 8 GiB. All of it is given back: afterwards 90 % of the cap can be
     had in one piece.
     """
-    check_out_of_memory(implementation, check, CudaCard(cuda))
+    check_out_of_memory(implementation, check, CudaGpu(cuda))
 
 
 @claim("oom-on-a-pretended-card")
 def test_16_384_tokens_run_out_of_memory_on_a_pretended_card(
     implementation: Implementation, check: Check
 ) -> None:
-    """At 16,384 tokens the layer runs out of 8 GiB on a pretended card; at 8,192 it does not.
+    """At 16,384 tokens the layer runs out of 8 GiB on a fake GPU; at 8,192 it does not.
 
     By the comparison of `oom-at-16384`, on the meta device.
     """
-    with pretended_card(WORKSPACE) as card:
-        check_out_of_memory(implementation, check, card)
+    with fake_gpu(WORKSPACE) as gpu:
+        check_out_of_memory(implementation, check, gpu)
 
 
-def check_out_of_memory(implementation: Implementation, check: Check, card: Card) -> None:
+def check_out_of_memory(implementation: Implementation, check: Check, gpu: Gpu) -> None:
     """What runs out of memory under the cap, and that nothing of it is left behind."""
 
     def out_of_memory_at(n: int) -> bool:
-        return runs_out(pass_on(card, lambda: implementation.MultiHeadAttention(D, HEADS), n, D))
+        return runs_out(pass_on(gpu, lambda: implementation.MultiHeadAttention(D, HEADS), n, D))
 
-    device = card.device.type
+    device = gpu.device.type
     check(out_of_memory_at(LENGTHS[0]), exact(False), device=device)  # cuBLAS has its workspace
-    before = card.now().asked
-    with card.capped(CAP):
+    before = gpu.now().asked
+    with gpu.capped(CAP):
         check(out_of_memory_at(LENGTHS[-1]), exact(False), device=device)
         check(out_of_memory_at(NEXT), exact(True), device=device)
-        check(card.now().asked, exact(before), unit="bytes", device=device)
-        check_most_of_the_cap(check, card)
+        check(gpu.now().asked, exact(before), unit="bytes", device=device)
+        check_most_of_the_cap(check, gpu)
 
 
 @claim("most-of-the-cap-on-the-gpu")
@@ -484,30 +485,30 @@ def test_most_of_8_gib_can_be_had_after_running_out(check: Check, cuda: torch.de
     A claim of its own, after the one that runs out of memory: not even what pytest keeps of that
     one holds on to any.
     """
-    card = CudaCard(cuda)
-    with card.capped(CAP):
-        check_most_of_the_cap(check, card)
+    gpu = CudaGpu(cuda)
+    with gpu.capped(CAP):
+        check_most_of_the_cap(check, gpu)
 
 
-def check_most_of_the_cap(check: Check, card: Card) -> None:
+def check_most_of_the_cap(check: Check, gpu: Gpu) -> None:
     """That 90 % of a cap which is in force can be had in one piece."""
 
     def take() -> Tensor:
-        return torch.empty(CAP * 9 // 10, dtype=torch.uint8, device=card.device)
+        return torch.empty(CAP * 9 // 10, dtype=torch.uint8, device=gpu.device)
 
-    check(runs_out(take), exact(False), device=card.device.type)
+    check(runs_out(take), exact(False), device=gpu.device.type)
 
 
 @claim("need-at-16384-exceeds-8-gib")
 def test_16_384_tokens_need_more_than_8_gib(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """At 16,384 tokens the layer needs 17,036 MiB, twice what a GPU of 8 GB has; at 8,192 it fits.
 
     The bytes that it takes on the meta device. The scores alone, 8 GiB, leave no room for x.
     """
     peak = table_footprint(implementation, NEXT).peak
-    check(Fraction(peak, MIB), digits(document["MiB"], 0), unit="MiB")
+    check(Fraction(peak, MIB), digits(expected["MiB"], 0), unit="MiB")
     check(peak, within(CAP, math.inf, "more than there is", strict=True), unit="bytes")
     check(implementation.attention_matrix_bytes(NEXT, HEADS), exact(CAP), unit="bytes")
     fits = table_footprint(implementation, LENGTHS[-1]).peak
@@ -523,7 +524,7 @@ def test_a_gpu_counts_the_predicted_peaks(
     With the workspace that cuBLAS is seen to take. To the byte as asked for; as allocated, up to
     what the allocator leaves of blocks without splitting them.
     """
-    counted = counted_rows(implementation, CudaCard(cuda))
+    counted = counted_rows(implementation, CudaGpu(cuda))
     check_rows(implementation, check, counted, "cuda")
 
 
@@ -531,23 +532,23 @@ def test_a_gpu_counts_the_predicted_peaks(
 def test_a_pretended_card_counts_the_predicted_peaks(
     implementation: Implementation, check: Check
 ) -> None:
-    """On a pretended card each row of the table takes the bytes that are predicted.
+    """On a fake GPU each row of the table takes the bytes that are predicted.
 
     By the comparison of `peaks-on-the-gpu`, on the meta device with books of its own, and with the
-    workspace of a Hopper card, so that it is read off and not assumed.
+    workspace of a Hopper GPU, so that it is read off and not assumed.
     """
-    with pretended_card(32 * MIB) as card:
-        counted = counted_rows(implementation, card)
+    with fake_gpu(32 * MIB) as gpu:
+        counted = counted_rows(implementation, gpu)
     check_rows(implementation, check, counted, "meta")
 
 
-def counted_rows(implementation: Implementation, card: Card) -> dict[int, Counted]:
-    """What the card counts for each row of the table."""
+def counted_rows(implementation: Implementation, gpu: Gpu) -> dict[int, Counted]:
+    """What the GPU counts for each row of the table."""
 
     def place(n: int) -> Callable[[], object]:
-        return pass_on(card, lambda: implementation.MultiHeadAttention(D, HEADS), n, D)
+        return pass_on(gpu, lambda: implementation.MultiHeadAttention(D, HEADS), n, D)
 
-    return {n: count(partial(place, n), card) for n in LENGTHS}
+    return {n: count(partial(place, n), gpu) for n in LENGTHS}
 
 
 def check_rows(
@@ -575,29 +576,29 @@ def check_rows(
 
 
 @claim("time-exponent-1.91")
-def test_time_exponent(check: Check, document: Expected) -> None:
+def test_time_exponent(check: Check, expected: Expected) -> None:
     """The log-log slope of time over the last four rows is 1.91.
 
     Least squares over the last four rows that ran, from the times that the table prints.
     """
-    check(exponent(document["tokens"], document["ms"]), digits(document["value"], 2))
+    check(exponent(expected["tokens"], expected["ms"]), digits(expected["value"], 2))
 
 
 @claim("memory-exponent-1.87")
-def test_memory_exponent(implementation: Implementation, check: Check, document: Expected) -> None:
+def test_memory_exponent(implementation: Implementation, check: Check, expected: Expected) -> None:
     """The log-log slope of memory over the last four rows is 1.87.
 
     From the peaks that the table prints, and from the bytes that the layer takes.
     """
-    tokens = document["tokens"]
+    tokens = expected["tokens"]
     peaks = [table_footprint(implementation, n).peak for n in tokens]
-    check(exponent(tokens, document["peak_MiB"]), digits(document["value"], 2))
-    check(exponent(tokens, peaks), digits(document["value"], 2))
+    check(exponent(tokens, expected["peak_MiB"]), digits(expected["value"], 2))
+    check(exponent(tokens, peaks), digits(expected["value"], 2))
 
 
 @claim("memory-doubling-converges-to-4")
 def test_doubling_converges_to_4_in_memory(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """Doubling n converges to 4 in memory, with 3.91 at the last step.
 
@@ -606,49 +607,49 @@ def test_doubling_converges_to_4_in_memory(
     """
     lengths = [128 * 2**i for i in range(14)]
     steps = ratios([table_footprint(implementation, n).peak for n in lengths])
-    check(steps[lengths.index(8192) - 1], digits(document["last"], 2))
+    check(steps[lengths.index(8192) - 1], digits(expected["last"], 2))
     check(torch.tensor(steps).double().diff(), within(0, math.inf, "they grow", strict=True))
-    check(torch.tensor(steps), within(0, document["limit"], "linear parts remain", strict=True))
-    check(steps[-1], digits(document["limit"], 3))
+    check(torch.tensor(steps), within(0, expected["limit"], "linear parts remain", strict=True))
+    check(steps[-1], digits(expected["limit"], 3))
 
 
 @claim("time-doubling-converges-to-4")
-def test_doubling_converges_to_4_in_time(check: Check, document: Expected) -> None:
+def test_doubling_converges_to_4_in_time(check: Check, expected: Expected) -> None:
     """Doubling n converges exactly to 4 in time as in memory, with 3.91 at the last step.
 
     The last ratio of the printed times, against the 3.91 that the sentence gives for both.
     """
-    check(ratios(document["ms"])[-1], digits(document["last"], 2))
+    check(ratios(expected["ms"])[-1], digits(expected["last"], 2))
 
 
 @claim("projections-factor-of-ten")
 def test_projections_take_ten_times_as_long_for_eight_times_the_tokens(
-    check: Check, document: Expected
+    check: Check, expected: Expected
 ) -> None:
     """The projections go from 4.0 ms at 1,024 tokens to 40.1 ms at 8,192: ten times for eight.
 
     From the printed column, whose log-log slope between the two rows is 1.11.
     """
-    first, last = document["ms"]
-    check([first, last], digits(document["rounded"], 1))
-    check(last / first, digits(document["factor"], 0))
-    check(exponent(document["tokens"], document["ms"]), digits(document["slope"], 2))
+    first, last = expected["ms"]
+    check([first, last], digits(expected["rounded"], 1))
+    check(last / first, digits(expected["factor"], 0))
+    check(exponent(expected["tokens"], expected["ms"]), digits(expected["slope"], 2))
 
 
 @claim("projections-linear-in-print")
-def test_projections_are_linear_in_the_printed_times(check: Check, document: Expected) -> None:
+def test_projections_are_linear_in_the_printed_times(check: Check, expected: Expected) -> None:
     """The projections' time is linear in n, as announced.
 
     As the cost of a product is, which has no part that stays: eight times the tokens, eight times
     the time.
     """
-    first, last = document["ms"]
-    check(last / first, digits(document["tokens"][1] / document["tokens"][0], 0))
+    first, last = expected["ms"]
+    check(last / first, digits(expected["tokens"][1] / expected["tokens"][0], 0))
 
 
 @claim("score-matrix-8gb")
 def test_the_score_matrix_of_16_384_tokens_is_8_gb(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """The score matrix alone would be 8 GB: 8 heads times 16,384 times 16,384 times 4 bytes.
 
@@ -656,14 +657,14 @@ def test_the_score_matrix_of_16_384_tokens_is_8_gb(
     """
     matrix = implementation.attention_matrix_bytes(16_384, 8)
     check(matrix, exact(8 * 16_384 * 16_384 * 4))
-    check(Fraction(matrix, 2**30), exact(document["GiB"]))
+    check(Fraction(matrix, 2**30), exact(expected["GiB"]))
 
 
-# ---- time on a card ------------------------------------------------------------------------------
+# ---- time on a GPU ------------------------------------------------------------------------------
 
 # The document's last four rows that ran.
 ROWS = (1024, 2048, 4096, 8192)
-# Its control, from where it ends: 1,024 rows of 512 do not fill a card of today.
+# Its control, from where it ends: 1,024 rows of 512 do not fill a GPU of today.
 LONGER = (8192, 16_384, 32_768, 65_536)
 
 
@@ -676,7 +677,7 @@ def projections(layer: nn.Module, x: Tensor) -> None:
 def check_power(check: Check, grows: Sequence[float], power: int, device: str = "cpu") -> None:
     """Exponents are nearer to `power` than to any other whole number."""
     because = f"nearer to {power} than to {power - 1} or {power + 1}"
-    check(grows, trained(power - 0.5, power + 0.5, because), device=device)
+    check(PerSeed(range(len(grows)), grows), seed_mean_within((power - 0.5, power + 0.5), because), device=device)
 
 
 @claim("operations-exponents")
@@ -725,14 +726,14 @@ def test_projections_on_the_gpu_are_linear_in_n(
 ) -> None:
     """The projections' time is linear in n.
 
-    The four matrices alone, where they fill the card; one exponent a round.
+    The four matrices alone, where they fill the GPU; one exponent a round.
     """
     layer = rng.build(lambda: implementation.MultiHeadAttention(512, 8)).to(cuda)
     control = partial(projections, layer)
     check_power(check, exponents(timed(control, LONGER, rng, cuda)), 1, device="cuda")
 
 
-def products(rng: Draws, device: torch.device) -> dict[int, Callable[[], Tensor]]:
+def raw_scores(rng: Draws, device: torch.device) -> dict[int, Callable[[], Tensor]]:
     """(2048, k) by (k, 2048), under k = 4096 and twice that."""
     return {
         k: partial(
@@ -748,9 +749,9 @@ def products(rng: Draws, device: torch.device) -> dict[int, Callable[[], Tensor]
 def test_twice_the_work_takes_twice_the_time(check: Check, rng: Draws, cuda: torch.device) -> None:
     """A matrix product with twice the inner dimension takes about twice as long on a GPU.
 
-    A clock read without waiting for the card would show the same time for both.
+    A clock read without waiting for the GPU would show the same time for both.
     """
-    measured = measure(products(rng, cuda))
+    measured = measure(raw_scores(rng, cuda))
     check_power(check, ratios_by_round(measured[8192], measured[4096]), 2, device="cuda")
 
 
@@ -760,11 +761,11 @@ def test_events_and_a_clock_that_waits_agree(check: Check, rng: Draws, cuda: tor
 
     The host waits once, after a loop of 20 ms or more.
     """
-    work = products(rng, cuda)
+    work = raw_scores(rng, cuda)
     by_events, by_clock = measure(work), measure(work, stopwatch=HostStopwatch())
     agreement = ratios_by_round(by_events[8192], by_clock[8192])
     because = "both span the same loop; one wait and one launch are far under a fifth of it"
-    check(agreement, trained(0.8, 1.2, because), device="cuda")
+    check(PerSeed(range(len(agreement)), agreement), seed_mean_within((0.8, 1.2), because), device="cuda")
 
 
 # ---- the same result without the matrix ----------------------------------------------------------
@@ -773,7 +774,7 @@ def test_events_and_a_clock_that_waits_agree(check: Check, rng: Draws, cuda: tor
 # the same precision, and by one unit in the last place of the largest value. The rule compares the
 # worst of many errors with the worst of many others, so chance breaks it now and then (in float32
 # one gradient of q in 25); it is asked of nine sequences in ten.
-ONE_IN_TEN = proportion(0.0, 0.1, detects=0.2)
+ONE_IN_TEN = share_within(0.0, 0.1, detects=0.2)
 
 
 def over_the_rule(share: Tensor) -> tuple[int, int]:
@@ -911,22 +912,22 @@ def test_the_fused_layer_takes_memory_linear_in_n_on_a_gpu(
     What comes on top of weights and workspace is, per token, the same few activations at each
     length. A single mask of 131,072 tokens would be 16 GiB.
     """
-    check_fused_memory(implementation, check, CudaCard(cuda))
+    check_fused_memory(implementation, check, CudaGpu(cuda))
 
 
 @claim("fused-memory-linear-on-a-pretended-card")
 def test_the_fused_layer_takes_memory_linear_in_n_on_a_pretended_card(
     implementation: Implementation, check: Check
 ) -> None:
-    """On a pretended card the fused layer's memory grows linearly in n, up to 131,072 tokens.
+    """On a fake GPU the fused layer's memory grows linearly in n, up to 131,072 tokens.
 
     By the comparison of `fused-memory-linear-on-the-gpu`, on the meta device.
     """
-    with pretended_card(WORKSPACE) as card:
-        check_fused_memory(implementation, check, card)
+    with fake_gpu(WORKSPACE) as gpu:
+        check_fused_memory(implementation, check, gpu)
 
 
-def check_fused_memory(implementation: Implementation, check: Check, card: Card) -> None:
+def check_fused_memory(implementation: Implementation, check: Check, gpu: Gpu) -> None:
     """The fused layer's bytes per token, in activations of d numbers, at each length."""
 
     def make() -> nn.Module:
@@ -934,16 +935,16 @@ def check_fused_memory(implementation: Implementation, check: Check, card: Card)
         return layer
 
     def activations(n: int) -> float:
-        counted = count(lambda: pass_on(card, make, n, D), card)
+        counted = count(lambda: pass_on(gpu, make, n, D), gpu)
         stays = 4 * 4 * D * D + 4 * D + counted.workspace
         return (max(peak.asked for peak in counted.peaks) - stays) / (4 * n * D)
 
     alive = "x, q, k, v, the mixed values and the output, and at most one more within the kernel"
     counts = torch.tensor([activations(n) for n in FUSED_LENGTHS])
-    check(counts, within(6, 7, alive), device=card.device.type)
+    check(counts, within(6, 7, alive), device=gpu.device.type)
 
 
-# ---- beyond the document: what kernels and cards have done to others -----------------------------
+# ---- beyond the document: what kernels and GPUs have done to others -----------------------------
 
 
 @claim("fused-output-error")
@@ -1055,12 +1056,12 @@ def test_draws_are_those_of_a_cpu_generator(check: Check, rng: Draws) -> None:
 def test_draws_arrive_on_the_gpu_bit_for_bit(check: Check, rng: Draws, cuda: torch.device) -> None:
     """On a GPU a claim sees the draws that it sees on a CPU, bit for bit.
 
-    By the comparison of `draws-are-made-on-the-cpu`, after the way to the card and back.
+    By the comparison of `draws-are-made-on-the-cpu`, after the way to the GPU and back.
     """
     check_draws_arrive(check, rng, cuda)
 
 
-# Tokens and width for a card's kernels. 320 tokens are several of their tiles and a part of one,
+# Tokens and width for a GPU's kernels. 320 tokens are several of their tiles and a part of one,
 # and their sums err more than the numbers in them: the kernel for float32 may split each number in
 # two of TF32, which keep about 22 bits of 24. Imitated on the CPU, that breaks the rule in one
 # sequence of five at 32 tokens of width 16, and in one of thirty here.
@@ -1073,7 +1074,7 @@ def test_fused_attention_on_the_gpu_errs_at_most_twice_the_plain(
 ) -> None:
     """On a GPU, in float32 and with TF32 off, fused attention errs at most twice the plain.
 
-    Output and gradients of q, k and v, by each kernel that the card offers; so does explicit
+    Output and gradients of q, k and v, by each kernel that the GPU offers; so does explicit
     attention.
     """
     plain_ulps = check_kernels(implementation, check, rng, cuda, torch.float32)
@@ -1098,7 +1099,7 @@ def test_fused_attention_on_the_gpu_errs_at_most_twice_the_plain_in_float16(
 ) -> None:
     """On a GPU, in float16, fused attention errs at most twice as much as the plain.
 
-    Output and gradients, by each kernel that the card offers.
+    Output and gradients, by each kernel that the GPU offers.
     """
     check_kernels(implementation, check, rng, cuda, torch.float16)
 
@@ -1109,7 +1110,7 @@ def test_fused_attention_on_the_gpu_errs_at_most_twice_the_plain_in_bfloat16(
 ) -> None:
     """On a GPU, in bfloat16, fused attention errs at most twice as much as the plain.
 
-    Output and gradients, by each kernel that the card offers.
+    Output and gradients, by each kernel that the GPU offers.
     """
     check_kernels(implementation, check, rng, cuda, torch.bfloat16)
 

@@ -51,7 +51,7 @@ def gpt2_parts(implementation: Implementation) -> Any:
 
 @claim("attention-params-with-bias")
 def test_attention_with_four_biases_costs_4d2_4d(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """W_q, W_k, W_v and W_o with biases on all four cost 4 d^2 + 4 d.
 
@@ -61,14 +61,14 @@ def test_attention_with_four_biases_costs_4d2_4d(
         modules = {d: implementation.MultiHeadAttention(d, 4, qkv_bias=True) for d in WIDTHS}
     counted = {d: implementation.count_parameters(module) for d, module in modules.items()}
     check(counted, exact({d: 4 * d * d + 4 * d for d in WIDTHS}))
-    check(counted[768], exact(document["at_768"]))
+    check(counted[768], exact(expected["at_768"]))
     computed = {d: implementation.attention_parameters(d, 4, qkv_bias=True) for d in WIDTHS}
     check(computed, exact(counted))
 
 
 @claim("table-above-2304-fewer")
 def test_a_block_without_three_biases_has_2_304_fewer(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """The earlier table leaves three biases out, hence 2,304 parameters fewer per block at d = 768.
 
@@ -80,13 +80,13 @@ def test_a_block_without_three_biases_has_2_304_fewer(
             for bias in (False, True)
         )
     fewer = implementation.count_parameters(with_them) - implementation.count_parameters(without)
-    check(fewer, exact(document["value"]))
+    check(fewer, exact(expected["value"]))
     check(fewer, exact(3 * 768))
 
 
 @claim("mlp-params")
 def test_the_network_costs_8d2_5d(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """The MLP costs 8 d^2 + 5 d.
 
@@ -96,13 +96,13 @@ def test_the_network_costs_8d2_5d(
         modules = {d: implementation.FeedForward(d) for d in WIDTHS}
     counted = {d: implementation.count_parameters(module) for d, module in modules.items()}
     check(counted, exact({d: 8 * d * d + 5 * d for d in WIDTHS}))
-    check({d: counted[d] for d in (128, 768)}, exact(document["at"]))
+    check({d: counted[d] for d in (128, 768)}, exact(expected["at"]))
     check({d: implementation.feed_forward_parameters(d) for d in WIDTHS}, exact(counted))
 
 
 @claim("two-layernorms-4d")
 def test_two_layernorms_cost_4d(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """Two LayerNorms cost 4 d.
 
@@ -115,7 +115,7 @@ def test_two_layernorms_cost_4d(
     count = implementation.count_parameters
     norms = {d: count(b) - count(b.mixer) - count(b.ff) for d, b in blocks.items()}
     check(norms, exact({d: 4 * d for d in WIDTHS}))
-    check(norms[768], exact(document["at_768"]))
+    check(norms[768], exact(expected["at_768"]))
     check({d: 2 * implementation.layer_norm_parameters(d) for d in WIDTHS}, exact(norms))
 
 
@@ -163,90 +163,90 @@ def test_the_tables_add_v_d_and_n_ctx_d(implementation: Implementation, check: C
 
 @claim("gpt2-token-embeddings")
 def test_gpt2_token_embeddings(
-    implementation: Implementation, check: Check, document: Expected, gpt2: Any, gpt2_parts: Any
+    implementation: Implementation, check: Check, expected: Expected, gpt2: Any, gpt2_parts: Any
 ) -> None:
     """Token embeddings: 50,257 x 768 = 38,597,376.
 
     Counted on the model, and in the package's arithmetic.
     """
-    check(50_257 * 768, exact(document["value"]))
-    check(implementation.count_parameters(gpt2.token), exact(document["value"]))
-    check(gpt2_parts["token embeddings"], exact(document["value"]))
+    check(50_257 * 768, exact(expected["value"]))
+    check(implementation.count_parameters(gpt2.token), exact(expected["value"]))
+    check(gpt2_parts["token embeddings"], exact(expected["value"]))
 
 
 @claim("gpt2-position-embeddings")
 def test_gpt2_position_embeddings(
-    implementation: Implementation, check: Check, document: Expected, gpt2: Any, gpt2_parts: Any
+    implementation: Implementation, check: Check, expected: Expected, gpt2: Any, gpt2_parts: Any
 ) -> None:
     """Position embeddings: 1,024 x 768 = 786,432.
 
     Counted on the model, and in the package's arithmetic.
     """
-    check(1_024 * 768, exact(document["value"]))
-    check(implementation.count_parameters(gpt2.position), exact(document["value"]))
-    check(gpt2_parts["position embeddings"], exact(document["value"]))
+    check(1_024 * 768, exact(expected["value"]))
+    check(implementation.count_parameters(gpt2.position), exact(expected["value"]))
+    check(gpt2_parts["position embeddings"], exact(expected["value"]))
 
 
 @claim("gpt2-one-block")
 def test_gpt2_one_block(
-    implementation: Implementation, check: Check, document: Expected, gpt2: Any, gpt2_parts: Any
+    implementation: Implementation, check: Check, expected: Expected, gpt2: Any, gpt2_parts: Any
 ) -> None:
     """One block: 7,087,872.
 
     Each of the twelve, counted on the model, and in the package's arithmetic.
     """
     blocks = [implementation.count_parameters(block) for block in gpt2.blocks]
-    check(blocks, exact([document["value"]] * 12))
-    check(gpt2_parts["one block"], exact(document["value"]))
+    check(blocks, exact([expected["value"]] * 12))
+    check(gpt2_parts["one block"], exact(expected["value"]))
 
 
 @claim("gpt2-12-blocks")
 def test_gpt2_twelve_blocks(
-    implementation: Implementation, check: Check, document: Expected, gpt2: Any, gpt2_parts: Any
+    implementation: Implementation, check: Check, expected: Expected, gpt2: Any, gpt2_parts: Any
 ) -> None:
     """12 blocks: 85,054,464.
 
     Counted on the stack, which would count a block that is used twice once.
     """
-    check(implementation.count_parameters(gpt2.blocks), exact(document["value"]))
-    check(gpt2_parts["blocks"], exact(document["value"]))
+    check(implementation.count_parameters(gpt2.blocks), exact(expected["value"]))
+    check(gpt2_parts["blocks"], exact(expected["value"]))
 
 
 @claim("gpt2-final-layernorm")
 def test_gpt2_final_layernorm(
-    implementation: Implementation, check: Check, document: Expected, gpt2: Any, gpt2_parts: Any
+    implementation: Implementation, check: Check, expected: Expected, gpt2: Any, gpt2_parts: Any
 ) -> None:
     """Final LayerNorm: 2 x 768 = 1,536.
 
     Counted on the model, and in the package's arithmetic.
     """
-    check(2 * 768, exact(document["value"]))
-    check(implementation.count_parameters(gpt2.norm), exact(document["value"]))
-    check(gpt2_parts["final LayerNorm"], exact(document["value"]))
+    check(2 * 768, exact(expected["value"]))
+    check(implementation.count_parameters(gpt2.norm), exact(expected["value"]))
+    check(gpt2_parts["final LayerNorm"], exact(expected["value"]))
 
 
 @claim("gpt2-total")
 def test_gpt2_small_has_124_439_808_parameters(
-    implementation: Implementation, check: Check, document: Expected, gpt2: Any, gpt2_parts: Any
+    implementation: Implementation, check: Check, expected: Expected, gpt2: Any, gpt2_parts: Any
 ) -> None:
     """The total with tied weights is 124,439,808.
 
     The rows' sum; counted on the model; and in the package's arithmetic.
     """
-    check(sum(document["rows"]), exact(document["value"]))
-    check(implementation.count_parameters(gpt2), exact(document["value"]))
-    check(gpt2_parts["total"], exact(document["value"]))
+    check(sum(expected["rows"]), exact(expected["value"]))
+    check(implementation.count_parameters(gpt2), exact(expected["value"]))
+    check(gpt2_parts["total"], exact(expected["value"]))
 
 
 @claim("gpt2-published-size")
 def test_gpt2_has_its_published_size(
-    implementation: Implementation, check: Check, document: Expected, gpt2: Any
+    implementation: Implementation, check: Check, expected: Expected, gpt2: Any
 ) -> None:
     """That is the published size of the model.
 
     124 million, to the million that it was published to.
     """
-    check(implementation.count_parameters(gpt2) / 1e6, digits(document["millions"], 0))
+    check(implementation.count_parameters(gpt2) / 1e6, digits(expected["millions"], 0))
 
 
 @claim("formula-is-the-model")
@@ -295,7 +295,7 @@ def test_the_formula_with_the_final_layernorm_is_the_model(
 
 @claim("embedding-nearly-a-third")
 def test_nearly_a_third_of_a_small_model_is_its_embeddings(
-    implementation: Implementation, check: Check, document: Expected, gpt2: Any
+    implementation: Implementation, check: Check, expected: Expected, gpt2: Any
 ) -> None:
     """Nearly a third of a small model is the embedding table.
 
@@ -311,13 +311,13 @@ def test_nearly_a_third_of_a_small_model_is_its_embeddings(
         "chapter": Fraction(count(chapter.token), count(chapter)),
     }
     percent = {name: float(100 * share) for name, share in shares.items()}
-    check(percent, digits(document["percent"], 1))
+    check(percent, digits(expected["percent"], 1))
     check(list(percent.values()), within(0.0, 100 / 3, "nearly is not quite", strict=True))
 
 
 @claim("chapter-model-500k")
 def test_the_chapters_model_has_500_000_parameters(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """The model trained on Shakespeare has 500,000 parameters.
 
@@ -333,8 +333,8 @@ def test_the_chapters_model_has_500_000_parameters(
     with torch.device("meta"):
         built = {name: implementation.LanguageModel(**asdict(m)) for name, m in models.items()}
     counted = {name: implementation.count_parameters(model) for name, model in built.items()}
-    check(counted, exact(document["parameters"]))
-    check({name: round(n, -5) for name, n in counted.items()}, exact(document["to_one_digit"]))
+    check(counted, exact(expected["parameters"]))
+    check({name: round(n, -5) for name, n in counted.items()}, exact(expected["to_one_digit"]))
 
 
 # ---- beyond the document: counts that others took for the size, and ties that were lost ----------
@@ -342,7 +342,7 @@ def test_the_chapters_model_has_500_000_parameters(
 
 @claim("gpt2-count-without-positions")
 def test_gpt2_without_its_positions(
-    implementation: Implementation, check: Check, document: Expected, gpt2: Any
+    implementation: Implementation, check: Check, expected: Expected, gpt2: Any
 ) -> None:
     """Without its table of positions GPT-2 small has 123,653,376 parameters.
 
@@ -351,26 +351,26 @@ def test_gpt2_without_its_positions(
     count = implementation.count_parameters
     with torch.device("meta"):
         rotary = implementation.gpt2_small(positions="rotary")
-    check(count(gpt2) - count(gpt2.position), exact(document["value"]))
-    check(count(rotary), exact(document["value"]))
+    check(count(gpt2) - count(gpt2.position), exact(expected["value"]))
+    check(count(rotary), exact(expected["value"]))
 
 
 @claim("gpt2-count-blocks-only")
 def test_gpt2_without_its_tables(
-    implementation: Implementation, check: Check, document: Expected, gpt2: Any
+    implementation: Implementation, check: Check, expected: Expected, gpt2: Any
 ) -> None:
     """Without both tables GPT-2 small has 85,056,000 parameters: blocks and final LayerNorm.
 
     The tied output head is one of the tables.
     """
     count = implementation.count_parameters
-    check(count(gpt2.blocks) + count(gpt2.norm), exact(document["value"]))
-    check(count(gpt2) - count(gpt2.token) - count(gpt2.position), exact(document["value"]))
+    check(count(gpt2.blocks) + count(gpt2.norm), exact(expected["value"]))
+    check(count(gpt2) - count(gpt2.token) - count(gpt2.position), exact(expected["value"]))
 
 
 @claim("gpt2-count-untied")
 def test_gpt2_untied(
-    implementation: Implementation, check: Check, document: Expected, gpt2: Any
+    implementation: Implementation, check: Check, expected: Expected, gpt2: Any
 ) -> None:
     """With an output head of its own GPT-2 small has 163,037,184 parameters.
 
@@ -378,17 +378,17 @@ def test_gpt2_untied(
     """
     with torch.device("meta"):
         untied = implementation.gpt2_small(tied=False)
-    check(implementation.count_parameters(untied), exact(document["value"]))
+    check(implementation.count_parameters(untied), exact(expected["value"]))
     check(
         implementation.model_parameters(**{**GPT2, "tied": False})["total"],
-        exact(document["value"]),
+        exact(expected["value"]),
     )
-    check(implementation.count_parameters(gpt2) + 50_257 * 768, exact(document["value"]))
+    check(implementation.count_parameters(gpt2) + 50_257 * 768, exact(expected["value"]))
 
 
 @claim("gpt2-count-padded-vocabulary")
 def test_gpt2_with_a_padded_vocabulary(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """With its vocabulary padded to 50,304 GPT-2 small has 124,475,904 parameters.
 
@@ -397,8 +397,8 @@ def test_gpt2_with_a_padded_vocabulary(
     padded = -(-50_257 // 64) * 64
     with torch.device("meta"):
         model = implementation.gpt2_small(vocabulary=padded)
-    check(padded, exact(document["vocabulary"]))
-    check(implementation.count_parameters(model), exact(document["value"]))
+    check(padded, exact(expected["vocabulary"]))
+    check(implementation.count_parameters(model), exact(expected["value"]))
 
 
 @claim("tied-tensor-counted-once")

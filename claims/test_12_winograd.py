@@ -29,12 +29,13 @@ from claims.harness import (
     Check,
     Draws,
     Expected,
+    PerSeed,
     claim,
     digits,
-    every_seed,
+    every_seed_within,
     exact,
     rounding,
-    trained,
+    seed_mean_within,
     trains,
     ulps,
     within,
@@ -43,7 +44,6 @@ from claims.harness.implementation import Implementation
 from claims.instruments.attention.activations import attention_weights, passing_through
 from claims.instruments.languages.answers import (
     Shares,
-    held_out,
     logit_lens,
     margins,
     mean_row,
@@ -75,6 +75,7 @@ from claims.instruments.languages.schemas import (
     parse,
     split,
 )
+from claims.training.batches import held_out
 from claims.training.results import Runs
 from claims.training.spec import Repeats, RunSpec
 
@@ -121,7 +122,7 @@ def test_categories_are_solved_by_a_bag_of_words(check: Check) -> None:
 
 @claim("pool-16-nouns")
 def test_both_candidates_come_from_one_pool_of_sixteen_nouns(
-    check: Check, document: Expected
+    check: Check, expected: Expected
 ) -> None:
     """Both candidates come from a set of sixteen nouns, any of which may stand in either slot.
 
@@ -134,7 +135,7 @@ def test_both_candidates_come_from_one_pool_of_sixteen_nouns(
         "unordered pairs": len({frozenset(pair) for pair in POOL.pairs}),
         "sentences": len({s.text for s in POOL.sentences()}),
     }
-    check(counts, exact(dict(document)))
+    check(counts, exact(dict(expected)))
 
 
 @claim("pool-closes-the-hole")
@@ -153,7 +154,7 @@ def test_in_the_pool_the_words_alone_do_not_tell_the_answer(check: Check) -> Non
 
 @claim("adjectives-4-4")
 def test_four_adjectives_mean_the_crosser_and_four_the_crossed(
-    check: Check, document: Expected
+    check: Check, expected: Expected
 ) -> None:
     """Four adjectives make `it` the one that crosses, four the one that is crossed.
 
@@ -162,11 +163,11 @@ def test_four_adjectives_mean_the_crosser_and_four_the_crossed(
     roles: dict[str, list[str]] = {"animal": [], "street": []}
     for sentence in POOL.sentences([("animal", "street")]):
         roles[sentence.words[ANSWER]].append(sentence.words[ADJECTIVE])
-    check(roles, exact({"animal": document["crosser"], "street": document["crossed"]}))
+    check(roles, exact({"animal": expected["crosser"], "street": expected["crossed"]}))
 
 
 @claim("template")
-def test_every_sentence_has_the_printed_shape(check: Check, document: Expected) -> None:
+def test_every_sentence_has_the_printed_shape(check: Check, expected: Expected) -> None:
     """the {x} did not cross the {y} because it was too {adj} , so the {ref} waited .
 
     Every sentence is the template filled in, 18 words of which the one at index 14 predicts the
@@ -176,18 +177,18 @@ def test_every_sentence_has_the_printed_shape(check: Check, document: Expected) 
     @given(sentence=st.sampled_from(POOL.sentences()))
     def every_sentence(sentence: Sentence) -> None:
         slots = {"x": sentence.x, "y": sentence.y, "adj": sentence.adjective}
-        text = document["template"].format(**slots, ref=sentence.referent)
+        text = expected["template"].format(**slots, ref=sentence.referent)
         check(sentence.text, exact(text))
         tokens = POOL.encode([sentence])[0]
         check(parse(POOL.decode(tokens)), exact(sentence))
-        check([len(tokens), SCORED], exact([document["tokens"], document["scored"]]))
+        check([len(tokens), SCORED], exact([expected["tokens"], expected["scored"]]))
 
     every_sentence()
 
 
 @claim("heldout-reversed-pairs")
 def test_the_reverse_of_every_held_out_pair_is_in_training(
-    check: Check, document: Expected
+    check: Check, expected: Expected
 ) -> None:
     """The held-out set is made of noun pairs whose reverse was in training.
 
@@ -205,20 +206,20 @@ def test_the_reverse_of_every_held_out_pair_is_in_training(
         check(train | held_out == set(POOL.sentences()), exact(True))
 
     every_split()
-    parts = split(POOL, document["pairs"], torch.Generator().manual_seed(0))
-    check(len(parts.held_out), exact(document["sentences"]))
+    parts = split(POOL, expected["pairs"], torch.Generator().manual_seed(0))
+    check(len(parts.held_out), exact(expected["sentences"]))
 
 
 # ---- blind to order -----------------------------------------------------------------------------
 
 
 @claim("order-blind-answers-backwards")
-def test_the_order_blind_average_answers_backwards(check: Check, document: Expected) -> None:
+def test_the_order_blind_average_answers_backwards(check: Check, expected: Expected) -> None:
     """What knows which nouns are present, but not which came first, must answer backwards.
 
     From the document's own measurement of such a thing: how often the average named the wrong noun.
     """
-    check(document["wrong_noun"], digits(1.0, 3))
+    check(expected["wrong_noun"], digits(1.0, 3))
 
 
 @claim("order-blind-memoriser-answers-backwards")
@@ -270,20 +271,20 @@ def test_an_average_of_averages_sees_order(implementation: Implementation, check
 
 
 @claim("pair-chance-50")
-def test_chance_between_the_two_nouns_is_one_half(check: Check, document: Expected) -> None:
+def test_chance_between_the_two_nouns_is_one_half(check: Check, expected: Expected) -> None:
     """Chance between the two nouns present is 50 %: the first noun is right half of the time."""
     sentences = POOL.sentences()
     answered = count_answers(sentences, [s.x for s in sentences])
-    check(Fraction(answered.right, len(sentences)), exact(Fraction(document["value"])))
+    check(Fraction(answered.right, len(sentences)), exact(Fraction(expected["value"])))
 
 
 @claim("average-knows-which-words-are-there")
-def test_the_average_names_one_of_the_two_nouns(check: Check, document: Expected) -> None:
+def test_the_average_names_one_of_the_two_nouns(check: Check, expected: Expected) -> None:
     """27.9 % right and 50 % the other noun: the mark of something that knows which words are there.
 
     Such a thing would name one of the two nouns present, every time.
     """
-    check(document["right"] + document["wrong_noun"], digits(1.0, 3))
+    check(expected["right"] + expected["wrong_noun"], digits(1.0, 3))
 
 
 # ---- the printed map ----------------------------------------------------------------------------
@@ -291,7 +292,7 @@ def test_the_average_names_one_of_the_two_nouns(check: Check, document: Expected
 
 @claim("map-uniform-0.067")
 def test_a_uniform_average_puts_0_067_on_each_visible_token(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """A uniform average would put 0.067 on each of the fifteen visible tokens.
 
@@ -299,44 +300,44 @@ def test_a_uniform_average_puts_0_067_on_each_visible_token(
     """
     weights = implementation.averaging_matrix(len(TIRED.words))[SCORED]
     visible = weights[weights > 0]
-    check(len(visible), exact(document["tokens"]))
-    check(visible, digits([document["value"]] * document["tokens"], 3))
+    check(len(visible), exact(expected["tokens"]))
+    check(visible, digits([expected["value"]] * expected["tokens"], 3))
 
 
 @claim("map-rows-sum-to-one")
-def test_each_printed_row_sums_to_one(check: Check, document: Expected) -> None:
+def test_each_printed_row_sums_to_one(check: Check, expected: Expected) -> None:
     """Each printed attention row sums to one, to the two decimals printed."""
-    sums = {name: sum(cells) for name, cells in document["rows"].items()}
+    sums = {name: sum(cells) for name, cells in expected["rows"].items()}
     check(sums, digits(dict.fromkeys(sums, 1.0), 2))
 
 
 @claim("printed-row-crosser-on-adjective")
 def test_the_printed_row_for_tired_is_all_on_the_adjective(
-    check: Check, document: Expected
+    check: Check, expected: Expected
 ) -> None:
     """For a crosser adjective the second block spends all its weight on the adjective.
 
     In the one row that is printed of such an adjective, tired.
     """
-    check(document["row"]["adjective"], digits(1.0, 2))
+    check(expected["row"]["adjective"], digits(1.0, 2))
 
 
 @claim("printed-row-crossed-on-other-noun")
-def test_the_printed_row_for_wet_is_on_the_other_noun(check: Check, document: Expected) -> None:
+def test_the_printed_row_for_wet_is_on_the_other_noun(check: Check, expected: Expected) -> None:
     """For a crossed adjective the second block fetches the other noun.
 
     Read with the measure of the sentence before, "all its weight", or just most of it: more than
     half of the printed row for wet should lie on the second noun.
     """
-    check(document["row"]["second noun"], within(0.5, 1.0, "most of a row", strict=True))
+    check(expected["row"]["second noun"], within(0.5, 1.0, "most of a row", strict=True))
 
 
 @claim("printed-row-crossed-greatest-on-other-noun")
 def test_the_greatest_printed_cell_for_wet_is_the_other_noun(
-    check: Check, document: Expected
+    check: Check, expected: Expected
 ) -> None:
     """No other cell of the printed row for wet is as great as that of the second noun."""
-    check(max(document["row"], key=document["row"].get), exact("second noun"))
+    check(max(expected["row"], key=expected["row"].get), exact("second noun"))
 
 
 # ---- what a first layer can do ------------------------------------------------------------------
@@ -392,14 +393,14 @@ def test_a_first_layer_row_is_the_same_off_the_adjective(
 
 
 @claim("one-block-is-left-at-chance")
-def test_one_block_is_left_at_chance(check: Check, document: Expected) -> None:
+def test_one_block_is_left_at_chance(check: Check, expected: Expected) -> None:
     """A first layer cannot condition on the adjective, so that one block is left at chance.
 
     What it answers for a pair it would answer for all eight adjectives, and be right for four. The
     document prints what one block reached.
     """
     ceiling = len(CROSSER) / len(CROSSER + CROSSED)
-    check(document["one_block"], within(0.0, ceiling, "one answer, right for 4 of 8 adjectives"))
+    check(expected["one_block"], within(0.0, ceiling, "one answer, right for 4 of 8 adjectives"))
 
 
 # ---- trained: the version that can be cheated ---------------------------------------------------
@@ -408,22 +409,22 @@ def test_one_block_is_left_at_chance(check: Check, document: Expected) -> None:
 @claim("cheat-uniform-100")
 @trains(CATEGORIES, "average")
 def test_the_average_solves_the_category_version(
-    runs: Runs, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """On the category version the uniform causal average names the right noun, 100.0 %.
 
     Of twelve pairs held out, 96 sentences, the share whose greatest logit is the referent's.
     """
-    right = [s.right for s in _answers(runs, "average")]
-    check(right, _always_near(document["value"]), seeds=runs.seeds)
+    right = _right(runs, "average")
+    check(right, _always_near(expected["value"]))
 
 
 @claim("cheat-one-block-91.7")
 @trains(CATEGORIES, "one block")
-def test_one_block_on_the_category_version(runs: Runs, check: Check, document: Expected) -> None:
+def test_one_block_on_the_category_version(runs: Runs, check: Check, expected: Expected) -> None:
     """On the category version one transformer block names the right noun, 91.7 %."""
-    right = [s.right for s in _answers(runs, "one block")]
-    check(right, _always_near(document["value"]), seeds=runs.seeds)
+    right = _right(runs, "one block")
+    check(right, _always_near(expected["value"]))
 
 
 @claim("bag-beats-transformer")
@@ -433,9 +434,8 @@ def test_the_bag_of_words_beats_the_transformer(runs: Runs, check: Check) -> Non
 
     The average's accuracy minus one block's, seed by seed, on the same held-out pairs.
     """
-    average, block = (_answers(runs, label) for label in ("average", "one block"))
-    ahead = [a.right - b.right for a, b in zip(average, block, strict=True)]
-    check(ahead, every_seed(0.001, 1.0, "ahead by a sentence"), seeds=runs.seeds)
+    average, block = (_right(runs, label) for label in ("average", "one block"))
+    check(average - block, every_seed_within((0.001, 1.0), "ahead by a sentence"))
 
 
 # ---- trained: the pool --------------------------------------------------------------------------
@@ -444,23 +444,23 @@ def test_the_bag_of_words_beats_the_transformer(runs: Runs, check: Check) -> Non
 @claim("pool-uniform-27.9")
 @trains(ORDER_BLIND, "average")
 def test_the_average_is_right_in_27_9_percent(
-    runs: Runs, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """In the pool language the uniform average names the right noun in 27.9 %."""
-    right = [s.right for s in _answers(runs, "average")]
-    check(right, _always_near(document["value"]), seeds=runs.seeds)
+    right = _right(runs, "average")
+    check(right, _always_near(expected["value"]))
 
 
 @claim("pool-uniform-wrong-half")
 @trains(ORDER_BLIND, "average")
 def test_the_average_names_the_wrong_noun_half_of_the_time(
-    runs: Runs, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """The uniform average answers with the wrong noun of the pair exactly half of the time."""
-    wrong = [s.wrong_noun for s in _answers(runs, "average")]
-    half = document["value"]
-    exactly = every_seed(half - 0.01, half + 0.01, "exactly half, to one point")
-    check(wrong, exactly, seeds=runs.seeds)
+    wrong = _answers(runs, "average").map(lambda s: s.wrong_noun)
+    half = expected["value"]
+    exactly = every_seed_within((half - 0.01, half + 0.01), "exactly half, to one point")
+    check(wrong, exactly)
 
 
 @claim("average-wrong-more-often-than-right")
@@ -470,29 +470,29 @@ def test_the_average_is_wrong_more_often_than_right(runs: Runs, check: Check) ->
 
     Its training held the same bag of words with the other answer, and with no other.
     """
-    more = [s.wrong_noun - s.right for s in _answers(runs, "average")]
-    check(more, trained(0.0, 1.0, "more often by anything"), seeds=runs.seeds)
+    more = _answers(runs, "average").map(lambda s: s.wrong_noun - s.right)
+    check(more, seed_mean_within((0.0, 1.0), "more often by anything"))
 
 
 @claim("pool-one-block-92.7")
 @trains(WINOGRAD, "one block")
-def test_one_block_is_right_in_92_7_percent(runs: Runs, check: Check, document: Expected) -> None:
+def test_one_block_is_right_in_92_7_percent(runs: Runs, check: Check, expected: Expected) -> None:
     """In the pool language one block names the right noun in 92.7 %."""
-    right = [s.right for s in _answers(runs, "one block")]
-    check(right, _always_near(document["value"]), seeds=runs.seeds)
+    right = _right(runs, "one block")
+    check(right, _always_near(expected["value"]))
 
 
 @claim("pool-two-blocks-100")
 @trains(WINOGRAD, "two blocks")
 def test_two_blocks_are_right_in_100_percent(
-    runs: Runs, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """In the pool language two blocks name the right noun in 100 %: the median of the seeds.
 
     A seed in some dozens is still at the coin when the small budget ends.
     """
-    right = [s.right for s in _answers(runs, "two blocks")]
-    check(median(right), digits(document["value"], 3), seeds=runs.seeds)
+    right = _right(runs, "two blocks")
+    check(median(right), digits(expected["value"], 3))
 
 
 @claim("one-block-solves-it-too")
@@ -502,7 +502,7 @@ def test_one_block_can_solve_the_pool_language(runs: Runs, check: Check) -> None
 
     The best of ten seeds.
     """
-    best = max(s.right for s in _answers(runs, "one block"))
+    best = max(_right(runs, "one block"))
     check(best, digits(1.0, 3))
 
 
@@ -510,9 +510,8 @@ def test_one_block_can_solve_the_pool_language(runs: Runs, check: Check) -> None
 @trains(WINOGRAD_STEPS, "one block, 500", "two blocks, 500")
 def test_two_blocks_are_there_sooner_than_one(runs: Runs, check: Check) -> None:
     """After the same number of steps two blocks are ahead of one: the difference, seed by seed."""
-    one, two = (_answers(runs, f"{blocks}, 500") for blocks in ("one block", "two blocks"))
-    ahead = [b.right - a.right for a, b in zip(one, two, strict=True)]
-    check(ahead, trained(0.0, 0.6, "ahead, by at most a coin's half"), seeds=runs.seeds)
+    one, two = (_right(runs, f"{blocks}, 500") for blocks in ("one block", "two blocks"))
+    check(two - one, seed_mean_within((0.0, 0.6), "ahead, by at most a coin's half"))
 
 
 @claim("two-blocks-of-attention-are-enough")
@@ -522,7 +521,7 @@ def test_two_blocks_of_attention_alone_can_solve_it(runs: Runs, check: Check) ->
 
     The best of the seeds; not all of them get there.
     """
-    best = max(s.right for s in _answers(runs, "two blocks, no network"))
+    best = max(_right(runs, "two blocks, no network"))
     check(best, digits(1.0, 3))
 
 
@@ -531,37 +530,37 @@ def test_two_blocks_of_attention_alone_can_solve_it(runs: Runs, check: Check) ->
 
 @claim("map-blk1-tired")
 @trains(WINOGRAD, "two blocks")
-def test_the_first_row_for_tired(runs: Runs, check: Check, document: Expected) -> None:
+def test_the_first_row_for_tired(runs: Runs, check: Check, expected: Expected) -> None:
     """Block 1 at position 14, tired: 0.70 on animal, 0.06 street, 0.05 comma, 0.19 the, 0 else.
 
     The cell that is farthest from the printed one, averaged over heads, of each seed's model.
     """
-    off = _farthest_cells(runs, TIRED, 0, document["row"])
-    check(off, every_seed(0.0, 0.05, "five hundredths of weight"), seeds=runs.seeds)
+    off = _farthest_cells(runs, TIRED, 0, expected["row"])
+    check(off, every_seed_within((0.0, 0.05), "five hundredths of weight"))
 
 
 @claim("map-blk2-tired")
 @trains(WINOGRAD, "two blocks")
-def test_the_second_row_for_tired(runs: Runs, check: Check, document: Expected) -> None:
+def test_the_second_row_for_tired(runs: Runs, check: Check, expected: Expected) -> None:
     """Block 2 at position 14, tired: 1.00 on the adjective."""
-    off = _farthest_cells(runs, TIRED, 1, document["row"])
-    check(off, every_seed(0.0, 0.05, "five hundredths of weight"), seeds=runs.seeds)
+    off = _farthest_cells(runs, TIRED, 1, expected["row"])
+    check(off, every_seed_within((0.0, 0.05), "five hundredths of weight"))
 
 
 @claim("map-blk1-wet")
 @trains(WINOGRAD, "two blocks")
-def test_the_first_row_for_wet(runs: Runs, check: Check, document: Expected) -> None:
+def test_the_first_row_for_wet(runs: Runs, check: Check, expected: Expected) -> None:
     """Block 1 at position 14, wet: the same digits as for tired."""
-    off = _farthest_cells(runs, WET, 0, document["row"])
-    check(off, every_seed(0.0, 0.05, "five hundredths of weight"), seeds=runs.seeds)
+    off = _farthest_cells(runs, WET, 0, expected["row"])
+    check(off, every_seed_within((0.0, 0.05), "five hundredths of weight"))
 
 
 @claim("map-blk2-wet")
 @trains(WINOGRAD, "two blocks")
-def test_the_second_row_for_wet(runs: Runs, check: Check, document: Expected) -> None:
+def test_the_second_row_for_wet(runs: Runs, check: Check, expected: Expected) -> None:
     """Block 2 at position 14, wet: 0.49 street, 0.25 the, 0.20 too, 0.03 wet, 0.03 cross."""
-    off = _farthest_cells(runs, WET, 1, document["row"])
-    check(off, every_seed(0.0, 0.05, "five hundredths of weight"), seeds=runs.seeds)
+    off = _farthest_cells(runs, WET, 1, expected["row"])
+    check(off, every_seed_within((0.0, 0.05), "five hundredths of weight"))
 
 
 @claim("blk1-identical-both-sentences")
@@ -576,8 +575,8 @@ def test_block_1_is_identical_in_both_sentences(runs: Runs, check: Check) -> Non
         tired, wet = (mean_row(model, language, s, 0) for s in (TIRED, WET))
         return float((tired - wet).abs().max())
 
-    identical = every_seed(0.0, 0.005, "half a unit of the last decimal printed")
-    check(_each(runs, "two blocks", difference), identical, seeds=runs.seeds)
+    identical = every_seed_within((0.0, 0.005), "half a unit of the last decimal printed")
+    check(_each(runs, "two blocks", difference), identical)
 
 
 @claim("blk2-rule-eight-adjectives")
@@ -592,13 +591,13 @@ def test_the_second_block_follows_one_rule_over_all_adjectives(runs: Runs, check
         rule = [ADJECTIVE if s.adjective in CROSSER else SECOND for s in sentences]
         return _share_greatest(model, language, sentences, rule)
 
-    check(_each(runs, "two blocks", follows), _always_near(1.0), seeds=runs.seeds)
+    check(_each(runs, "two blocks", follows), _always_near(1.0))
 
 
 @claim("crosser-all-weight-on-adjective")
 @trains(WINOGRAD, "two blocks")
 def test_for_a_crosser_adjective_block_2_is_all_on_the_adjective(
-    runs: Runs, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """For a crosser adjective the second block spends all its weight on the adjective.
 
@@ -610,7 +609,7 @@ def test_for_a_crosser_adjective_block_2_is_all_on_the_adjective(
         return float(rows(model, language, crosser, 1)[..., ADJECTIVE].mean())
 
     weights = _each(runs, "two blocks", on_adjective)
-    check(weights, _always_near(document["value"]), seeds=runs.seeds)
+    check(weights, _always_near(expected["value"]))
 
 
 @claim("crossed-fetches-other-noun")
@@ -628,7 +627,7 @@ def test_for_a_crossed_adjective_block_2_fetches_the_other_noun(
         return float(rows(model, language, crossed, 1)[..., SECOND].mean())
 
     weights = _each(runs, "two blocks", fetched)
-    check(weights, every_seed(0.5, 1.0, "most of a row"), seeds=runs.seeds)
+    check(weights, every_seed_within((0.5, 1.0), "most of a row"))
 
 
 # ---- trained: what the answers hang on ----------------------------------------------------------
@@ -650,7 +649,7 @@ def test_for_a_crosser_adjective_the_answer_is_there_after_block_1(
         above = margins(logit_lens(model, language, crosser, 0), language, crosser)
         return float((above > 0).double().mean())
 
-    check(_each(runs, "two blocks", there), _always_near(1.0), seeds=runs.seeds)
+    check(_each(runs, "two blocks", there), _always_near(1.0))
 
 
 @claim("two-hop-composition")
@@ -662,8 +661,8 @@ def test_the_two_hop_circuit_is_the_mechanism(runs: Runs, check: Check) -> None:
     first noun (crosser sentences) and without block 2's view of the adjective, but not without
     block 1's of the adjective; 0 for another.
     """
-    found = [float(c.two_hops) for c in _circuits(runs)]
-    check(found, every_seed(1.0, 1.0, "the mechanism"), seeds=runs.seeds)
+    found = _circuits(runs).map(lambda c: float(c.two_hops))
+    check(found, every_seed_within((1.0, 1.0), "the mechanism"))
 
 
 @claim("one-block-reads-the-adjective")
@@ -675,9 +674,9 @@ def test_one_of_the_two_blocks_reads_the_adjective(runs: Runs, check: Check) -> 
     costs more. In some seeds both read it, and each edge alone costs less.
     """
     solved = _solved(runs)
-    left = [min(c.adjective_1, c.adjective_2) for c in solved.values()]
-    breaks = trained(0.1, 0.9, "a tenth of the answers lost at the least; a coin has one half")
-    check(left, breaks, seeds=[*solved])
+    left = solved.map(lambda c: min(c.adjective_1, c.adjective_2))
+    breaks = seed_mean_within((0.1, 0.9), "a tenth of the answers lost at the least; a coin has one half")
+    check(left, breaks)
 
 
 @claim("which-block-reads-it-is-chance")
@@ -697,9 +696,9 @@ def test_the_sister_sentences_attention_turns_the_answer(runs: Runs, check: Chec
     is correlation. Of the two blocks the one that turns more.
     """
     solved = _solved(runs)
-    turned = [max(c.role_1, c.role_2) for c in solved.values()]
-    many = trained(0.25, 1.75, "a quarter at the least; nothing exchanged turns none")
-    check(turned, many, seeds=[*solved])
+    turned = solved.map(lambda c: max(c.role_1, c.role_2))
+    many = seed_mean_within((0.25, 1.75), "a quarter at the least; nothing exchanged turns none")
+    check(turned, many)
 
 
 # ---- beyond the chapter: induction --------------------------------------------------------------
@@ -713,8 +712,8 @@ def test_two_blocks_of_attention_complete_what_repeats(runs: Runs, check: Check)
     Random tokens that repeat after 8 to 16: the loss on what is new minus that on what repeats. It
     can be at most log 32, a coin of 32 faces against certainty.
     """
-    gained = [x.new - x.repeated for x in _losses(runs, "two blocks")]
-    check(gained, trained(2.5, math.log(32), "most of log 32 = 3.47 nats"), seeds=runs.seeds)
+    gained = _losses(runs, "two blocks").map(lambda x: x.new - x.repeated)
+    check(gained, seed_mean_within((2.5, math.log(32)), "most of log 32 = 3.47 nats"))
 
 
 @claim("induction-one-block-cannot")
@@ -724,8 +723,8 @@ def test_one_block_of_attention_cannot(runs: Runs, check: Check) -> None:
 
     Rows have 8 to 16 tokens: who knows them, and no more, pays at least log 8 for each.
     """
-    paid = [x.repeated for x in _losses(runs, "one block")]
-    check(paid, trained(math.log(8), math.log(32), "log 8 to log 32"), seeds=runs.seeds)
+    paid = _losses(runs, "one block").map(lambda x: x.repeated)
+    check(paid, seed_mean_within((math.log(8), math.log(32)), "log 8 to log 32"))
 
 
 @claim("induction-one-period-needs-no-induction")
@@ -735,8 +734,8 @@ def test_with_one_period_one_block_is_enough(runs: Runs, check: Check) -> None:
 
     So a test of induction must vary the distance.
     """
-    gained = [x.new - x.repeated for x in _losses(runs, "one block, one period")]
-    check(gained, trained(2.5, 4.0, "as much as two blocks gain"), seeds=runs.seeds)
+    gained = _losses(runs, "one block, one period").map(lambda x: x.new - x.repeated)
+    check(gained, seed_mean_within((2.5, 4.0), "as much as two blocks gain"))
 
 
 @claim("induction-previous-token-head")
@@ -747,12 +746,11 @@ def test_block_1_has_a_previous_token_head_and_block_2_has_none(runs: Runs, chec
     The weight on it, of the head that has most; uniform heads would have 0.10.
     """
     data = _repeats(runs, "two blocks")
-    first, second = (
-        [float(previous_token_scores(m, data, b).max()) for m in _models(runs, "two blocks")]
-        for b in (0, 1)
-    )
-    check(first, trained(0.3, 1.0, "three times a uniform head's"), seeds=runs.seeds)
-    check(second, trained(0.0, 0.1, "below a uniform head's"), seeds=runs.seeds)
+    models = _models(runs, "two blocks")
+    first = models.map(lambda m: float(previous_token_scores(m, data, 0).max()))
+    second = models.map(lambda m: float(previous_token_scores(m, data, 1).max()))
+    check(first, seed_mean_within((0.3, 1.0), "three times a uniform head's"))
+    check(second, seed_mean_within((0.0, 0.1), "below a uniform head's"))
 
 
 @claim("induction-head-in-block-2")
@@ -760,12 +758,11 @@ def test_block_1_has_a_previous_token_head_and_block_2_has_none(runs: Runs, chec
 def test_block_2_has_an_induction_head_and_block_1_has_none(runs: Runs, check: Check) -> None:
     """A head of block 2 looks at what followed the same token before; none of block 1 does."""
     data = _repeats(runs, "two blocks")
-    first, second = (
-        [float(induction_scores(m, data, b).max()) for m in _models(runs, "two blocks")]
-        for b in (0, 1)
-    )
-    check(first, trained(0.0, 0.15, "as a uniform head's"), seeds=runs.seeds)
-    check(second, trained(0.3, 1.0, "many times a uniform head's"), seeds=runs.seeds)
+    models = _models(runs, "two blocks")
+    first = models.map(lambda m: float(induction_scores(m, data, 0).max()))
+    second = models.map(lambda m: float(induction_scores(m, data, 1).max()))
+    check(first, seed_mean_within((0.0, 0.15), "as a uniform head's"))
+    check(second, seed_mean_within((0.3, 1.0), "many times a uniform head's"))
 
 
 @claim("induction-needs-the-previous-token-head")
@@ -777,11 +774,10 @@ def test_without_the_token_before_induction_is_lost(runs: Runs, check: Check) ->
     The loss on what repeats, with those edges of block 1 cut, minus that without.
     """
     data = _repeats(runs, "two blocks")
-    lost = [
-        loss_without_the_token_before(m, data, 0).repeated - losses(m, data).repeated
-        for m in _models(runs, "two blocks")
-    ]
-    check(lost, trained(1.0, 10.0, "at least a nat"), seeds=runs.seeds)
+    lost = _models(runs, "two blocks").map(
+        lambda m: loss_without_the_token_before(m, data, 0).repeated - losses(m, data).repeated
+    )
+    check(lost, seed_mean_within((1.0, 10.0), "at least a nat"))
 
 
 @claim("induction-forms-at-a-moment")
@@ -802,7 +798,7 @@ def test_the_head_forms_when_the_loss_falls(runs: Runs, check: Check) -> None:
         float(_half_way(score) - _half_way(fall))
         for score, fall in zip(zip(*scores, strict=True), zip(*falls, strict=True), strict=True)
     ]
-    check(apart, trained(-1.0, 1.0, "less than one look"), seeds=runs.seeds)
+    check(PerSeed(runs.seeds, apart), seed_mean_within((-1.0, 1.0), "less than one look"))
 
 
 # ---- what several claims need -------------------------------------------------------------------
@@ -842,45 +838,47 @@ T = TypeVar("T")
 
 def _each(
     runs: Runs, label: str, measure: Callable[[Any, Language, Sequence[Sentence]], T]
-) -> list[T]:
+) -> PerSeed[T]:
     """`measure(model, language, held-out sentences)` of every seed's model."""
-    return [
-        measure(model, *held_out(spec))
-        for spec, model in zip(runs.specs(label), _models(runs, label), strict=True)
-    ]
+    pairs = zip(runs.specs(label), _models(runs, label), strict=True)
+    return PerSeed(runs.seeds, (measure(model, *held_out(spec)) for spec, model in pairs))
 
 
-def _models(runs: Runs, label: str) -> list[Any]:
+def _models(runs: Runs, label: str) -> PerSeed[Any]:
     """Every seed's model, on the CPU, wherever it was trained: that is where it is looked into."""
-    return [model.cpu() for model in runs.models(label)]
+    return runs.models(label).map(lambda model: model.cpu())
 
 
-def _answers(runs: Runs, label: str) -> list[Shares]:
+def _answers(runs: Runs, label: str) -> PerSeed[Shares]:
     return _each(runs, label, shares)
 
 
-def _circuits(runs: Runs) -> list[Circuit]:
+def _right(runs: Runs, label: str) -> PerSeed[float]:
+    """The share of held-out sentences that every seed's model answers right."""
+    return _answers(runs, label).map(lambda s: s.right)
+
+
+def _circuits(runs: Runs) -> PerSeed[Circuit]:
     return runs.once("two blocks", _circuit)
 
 
-def _solved(runs: Runs) -> dict[int, Circuit]:
-    """The circuits of the models that are right of the two nouns in 99 %, by seed."""
-    circuits = zip(runs.seeds, _circuits(runs), strict=True)
-    return {seed: each for seed, each in circuits if each.intact >= 0.99}
+def _solved(runs: Runs) -> PerSeed[Circuit]:
+    """The circuits of the models that are right of the two nouns in 99 %."""
+    return _circuits(runs).where(lambda each: each.intact >= 0.99)
 
 
 def _circuit(spec: RunSpec, model: Any) -> Circuit:
     return circuit(model.cpu(), *held_out(spec))
 
 
-def _always_near(share: float) -> every_seed:
+def _always_near(share: float) -> every_seed_within:
     """For a sentence that makes no condition: a seed that does otherwise is the counterexample."""
-    return every_seed(share - 0.05, share + 0.05, FIVE_POINTS)
+    return every_seed_within((share - 0.05, share + 0.05), FIVE_POINTS)
 
 
 def _farthest_cells(
     runs: Runs, sentence: Sentence, block: int, printed: Sequence[float]
-) -> list[float]:
+) -> PerSeed[float]:
     """For each seed the greatest distance of a cell from the printed one."""
 
     def farthest(model: Any, language: Language, _: object) -> float:
@@ -905,9 +903,9 @@ def _repeats(runs: Runs, label: str) -> Repeated:
     return repeated(data.vocabulary, data.length, data.shortest, data.longest, 256, generator)
 
 
-def _losses(runs: Runs, label: str) -> list[Losses]:
+def _losses(runs: Runs, label: str) -> PerSeed[Losses]:
     data = _repeats(runs, label)
-    return [losses(model, data) for model in _models(runs, label)]
+    return _models(runs, label).map(lambda model: losses(model, data))
 
 
 def _half_way(values: Sequence[float]) -> int:

@@ -23,19 +23,19 @@ from claims.harness import (
     Check,
     Draws,
     Expected,
+    PerSeed,
     claim,
     digits,
-    every_seed,
+    every_seed_within,
     exact,
     recipe,
     rounding,
-    trained,
+    seed_mean_within,
     trains,
     ulps,
     within,
 )
 from claims.harness.implementation import Implementation
-from claims.training.per_seed import differences, ratios
 from claims.training.results import Runs
 from claims.training.spec import Evaluation
 
@@ -46,7 +46,7 @@ LAST_PLACE = "a difference of float32 numbers is a whole number of units in the 
 
 @claim("ours-vs-mha")
 def test_the_layer_is_as_near_the_truth_as_pytorchs(
-    implementation: Implementation, check: Check, document: Expected, rng: Draws
+    implementation: Implementation, check: Check, expected: Expected, rng: Draws
 ) -> None:
     """Ours with PyTorch's weights against nn.MultiheadAttention: rounding is all that differs.
 
@@ -59,12 +59,12 @@ def test_the_layer_is_as_near_the_truth_as_pytorchs(
     measured = _ours(implementation, theirs)(x).detach()
     reference = _pytorchs_layer(_double(theirs), x.double())
     check(measured, rounding(reference, _pytorchs_layer(theirs, x), 2, ORDER))
-    check(document["printed"], exact(3 * 2**-24, because=LAST_PLACE))
+    check(expected["printed"], exact(3 * 2**-24, because=LAST_PLACE))
 
 
 @claim("ours-vs-sdpa")
 def test_the_layer_is_as_near_the_truth_as_pytorchs_function(
-    implementation: Implementation, check: Check, document: Expected, rng: Draws
+    implementation: Implementation, check: Check, expected: Expected, rng: Draws
 ) -> None:
     """Ours against F.scaled_dot_product_attention: rounding is all that differs.
 
@@ -75,12 +75,12 @@ def test_the_layer_is_as_near_the_truth_as_pytorchs_function(
     measured = _ours(implementation, theirs)(x).detach()
     reference = _pytorchs_function(_double(theirs), x.double())
     check(measured, rounding(reference, _pytorchs_function(theirs, x), 2, ORDER))
-    check(document["printed"], exact(3 * 2**-24, because=LAST_PLACE))
+    check(expected["printed"], exact(3 * 2**-24, because=LAST_PLACE))
 
 
 @claim("mean-output-magnitude-0.159")
 def test_the_mean_output_magnitude_is_0_159(
-    implementation: Implementation, check: Check, document: Expected
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
     """The outputs' mean magnitude is 0.159.
 
@@ -91,12 +91,12 @@ def test_the_mean_output_magnitude_is_0_159(
         x = torch.randn(1, 16, D)
         theirs = nn.MultiheadAttention(D, HEADS, batch_first=True)
         ours = _ours(implementation, theirs)
-    check(float(ours(x).detach().abs().mean()), digits(document["value"], 3))
+    check(float(ours(x).detach().abs().mean()), digits(expected["value"], 3))
 
 
 @claim("diff-at-float32-precision")
 def test_the_difference_is_the_same_arithmetic_at_float32_precision(
-    implementation: Implementation, check: Check, document: Expected, rng: Draws
+    implementation: Implementation, check: Check, expected: Expected, rng: Draws
 ) -> None:
     """1.8e-7 on outputs of 0.159 is the same arithmetic in another order, at float32 precision.
 
@@ -111,12 +111,12 @@ def test_the_difference_is_the_same_arithmetic_at_float32_precision(
     because = "projections, scores, softmax, mixing, output; once on either side"
     reference = _pytorchs_layer(theirs, x)
     check(measured, ulps(reference, 2 * roundings, because, scale=magnitude))
-    check(document["printed"] / 1e-7, digits(document["in_the_text"], 1), unit="1e-7")
+    check(expected["printed"] / 1e-7, digits(expected["in_the_text"], 1), unit="1e-7")
 
 
 @claim("summary-architecture")
 def test_a_block_is_two_norms_two_additions_attention_and_a_network(
-    implementation: Implementation, check: Check, document: Expected, rng: Draws
+    implementation: Implementation, check: Check, expected: Expected, rng: Draws
 ) -> None:
     """A weighted average with learned weights, an MLP with two thirds, two norms, two additions.
 
@@ -133,19 +133,19 @@ def test_a_block_is_two_norms_two_additions_attention_and_a_network(
     in_mlp, in_all = (
         sum(p.numel() for p in part.parameters() if p.dim() == 2) for part in (block.ff, block)
     )
-    check(Fraction(in_mlp, in_all), exact(Fraction(document["mlp_fraction"])))
+    check(Fraction(in_mlp, in_all), exact(Fraction(expected["mlp_fraction"])))
 
 
 @claim("more-capacity-is-worse")
 def test_more_capacity_does_worse_on_what_it_did_not_see(
-    check: Check, document: Expected
+    check: Check, expected: Expected
 ) -> None:
     """More capacity does better on what it saw and worse on what it did not.
 
     From the document's own held-out perplexities: every model of more blocks above that of one.
     """
-    one = document["one_block"]
-    check(document["more_blocks"], within(one, float("inf"), "worse than one block", strict=True))
+    one = expected["one_block"]
+    check(expected["more_blocks"], within(one, float("inf"), "worse than one block", strict=True))
 
 
 # ---- what several claims need -------------------------------------------------------------------
@@ -211,81 +211,81 @@ TRAINING, HELD_OUT = Evaluation(128, "training"), Evaluation(128)
 @claim("two-blocks-train-14.49")
 @trains(LADDER_RUNS, TWO_BLOCKS.label)
 def test_two_blocks_reach_a_training_perplexity_of_14_49(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """Two blocks reach a training perplexity of 14.49: over the whole training split."""
     measured = runs.perplexities(TWO_BLOCKS.label, TRAINING)
-    check(measured, every_seed.inside(document["band"][budget], PRINTED), seeds=runs.seeds)
+    check(measured, every_seed_within(expected["band"], PRINTED))
 
 
 @claim("two-blocks-val-40.57")
 @trains(OVERFITTING_RUNS, TWO_BLOCKS.label)
 def test_two_blocks_reach_a_validation_perplexity_of_40_57(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """Two blocks reach a validation perplexity of 40.57."""
     measured = runs.perplexities(TWO_BLOCKS.label, HELD_OUT)
-    check(measured, every_seed.inside(document["band"][budget], PRINTED), seeds=runs.seeds)
+    check(measured, every_seed_within(expected["band"], PRINTED))
 
 
 @claim("one-block-train-18.77")
 @trains(LADDER_RUNS, ONE_BLOCK.label)
 def test_one_block_reaches_a_training_perplexity_of_18_77(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """One block reaches a training perplexity of 18.77: over the whole training split."""
     measured = runs.perplexities(ONE_BLOCK.label, TRAINING)
-    check(measured, every_seed.inside(document["band"][budget], PRINTED), seeds=runs.seeds)
+    check(measured, every_seed_within(expected["band"], PRINTED))
 
 
 @claim("one-block-val-38.07")
 @trains(LADDER_RUNS, ONE_BLOCK.label)
 def test_one_block_reaches_a_validation_perplexity_of_38_07(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """One block reaches a validation perplexity of 38.07."""
     measured = runs.perplexities(ONE_BLOCK.label, HELD_OUT)
-    check(measured, every_seed.inside(document["band"][budget], PRINTED), seeds=runs.seeds)
+    check(measured, every_seed_within(expected["band"], PRINTED))
 
 
 @claim("two-blocks-overfit")
 @trains(OVERFITTING_RUNS, ONE_BLOCK.label, TWO_BLOCKS.label)
 def test_two_blocks_are_better_on_what_they_saw_and_worse_on_what_they_did_not(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """More capacity: better on what it saw, worse on what it did not, after 59 epochs.
 
     In every seed: the held-out perplexity of two blocks minus that of one.
     """
-    worse = every_seed.inside(document["unseen"][budget], "points: worse")
-    check(_of_the_second_block(runs, HELD_OUT), worse, seeds=runs.seeds)
+    worse = every_seed_within(expected["unseen"], "points: worse")
+    check(_of_the_second_block(runs, HELD_OUT), worse)
 
 
 @claim("two-blocks-better-on-what-they-saw")
 @trains(OVERFITTING_RUNS, ONE_BLOCK.label, TWO_BLOCKS.label)
 def test_two_blocks_are_better_on_what_they_saw(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, check: Check, expected: Expected
 ) -> None:
     """The training perplexity of two blocks is lower than that of one, by a tenth or more."""
-    better = trained.inside(document["band"][budget], "points, of 18.77: from a tenth to a half")
-    check(_of_the_second_block(runs, TRAINING), better, seeds=runs.seeds)
+    better = seed_mean_within(expected["band"], "points, of 18.77: from a tenth to a half")
+    check(_of_the_second_block(runs, TRAINING), better)
 
 
 @claim("bfloat16-trains-as-float32")
 @trains(PRECISION_RUNS, "float32", "bfloat16")
 def test_products_in_bfloat16_train_as_well_as_in_float32(
-    runs: Runs, budget: str, check: Check, document: Expected
+    runs: Runs, budget: str, check: Check, expected: Expected
 ) -> None:
     """Matrix products in bfloat16, as the document's budget has them here, change no result.
 
     The same seeds and batches; the ratio of the held-out perplexities.
     """
     low, full = (runs.perplexities(precision) for precision in ("bfloat16", "float32"))
-    band = trained.inside(document["band"][budget], "1 %, less than two seeds differ by")
-    check(ratios(low, full), band, seeds=runs.seeds)
+    band = seed_mean_within(expected["band"], "1 %, less than two seeds differ by")
+    check(low / full, band)
 
 
-def _of_the_second_block(runs: Runs, text: Evaluation) -> list[float]:
+def _of_the_second_block(runs: Runs, text: Evaluation) -> PerSeed[float]:
     """By how much the perplexity of two blocks is above that of one, by seed."""
     two, one = (runs.perplexities(rung.label, text) for rung in (TWO_BLOCKS, ONE_BLOCK))
-    return differences(two, one)
+    return two - one

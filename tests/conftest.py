@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from claims.harness import ledger, report, tables
+from claims.harness import paths
 
 ROOT = Path(__file__).resolve().parents[1]
 HEADER = """\
@@ -40,9 +40,9 @@ class Project:
         self._entries: list[dict[str, Any]] = []
         self._patch = monkeypatch
         self.package("package", "def causal_mask(n, m=None, device=None): ...\n")
-        monkeypatch.setattr(ledger, "LEDGER", self.folder / "fixtures" / "ledger.yaml")
-        monkeypatch.setattr(tables, "EXPECTED", self.expected)
-        monkeypatch.setattr(report, "CLAIMS", self.claims)
+        monkeypatch.setattr(paths, "LEDGER", self.folder / "fixtures" / "ledger.yaml")
+        monkeypatch.setattr(paths, "EXPECTED", self.expected)
+        monkeypatch.setattr(paths, "CLAIMS", self.claims)
         for variable in ("CI", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):
             monkeypatch.delenv(variable, raising=False)
 
@@ -75,7 +75,7 @@ class Project:
         sections = ["2-average", "3-average-as-softmax"]
         own = sum("beyond" not in entry for entry in self._entries)
         document = {"document": {"claims": own}, "sections": sections, "claims": self._entries}
-        ledger.LEDGER.write_text(yaml.safe_dump(document))
+        paths.LEDGER.write_text(yaml.safe_dump(document))
 
     def run(self, *options: str) -> pytest.RunResult:
         """pytest in this process, under the project's own pytest.ini and plugin."""

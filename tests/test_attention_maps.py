@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from claims.experiments import Experiment
 from claims.studies import attention_maps
+from claims.training.experiment import Experiment
 from conftest import ROOT
 
 FOLDER = ROOT / "fixtures" / "studies" / "winograd"

@@ -54,7 +54,7 @@ class Tokenizer:
 """
 EXPERIMENT = """
 from dataclasses import replace
-from claims.experiments import Experiment
+from claims.training.experiment import Experiment
 from claims.training.spec import Evaluation
 from small_runs import MODEL, SCORED, SPEC
 
@@ -104,7 +104,7 @@ class Trained(Project):
         monkeypatch.setenv("CLAIMS_CACHE", str(self.cache))
         monkeypatch.setenv("CLAIMS_CORPUS", str(self.folder / "corpus.txt"))
         monkeypatch.setenv("TRAINED", str(self.log))
-        monkeypatch.setattr(machine, "gpu_fault", lambda: "no card in this test")
+        monkeypatch.setattr(machine, "gpu_fault", lambda: "no GPU in this test")
         monkeypatch.setattr(plugin, "do_all", self._do_all)
         monkeypatch.setattr(Corpus, "shakespeare", True)  # what is trained here holds on any text
         self.test(EXPERIMENT)
@@ -183,7 +183,7 @@ def test_without_a_gpu_the_document_s_budget_is_not_run(project: Trained) -> Non
     assert data["verdicts"] == {
         "both": "exact", "second": "exact", "later": "not run", "plain": "exact",
     }  # fmt: skip
-    assert "2 x needs a CUDA GPU: no card in this test" in output(result)
+    assert "2 x needs a CUDA GPU: no GPU in this test" in output(result)
     assert "1 x awaits" not in output(result)
 
 
@@ -444,7 +444,7 @@ def test_r(runs, check):
         (("--budget", "document", "--device", "gpu"), "--device takes cpu, not 'gpu'"),
         (("--device", "cpu"), "--device cpu belongs to --budget document"),
         (("--device", "cpu", "--budget", "ci"), "--device cpu belongs to --budget document"),
-        (("--budget", "document"), "--budget document needs a CUDA GPU: no card in this test"),
+        (("--budget", "document"), "--budget document needs a CUDA GPU: no GPU in this test"),
     ],
 )
 def test_bad_options_are_one_sentence(
@@ -619,13 +619,13 @@ def test_only_a_trained_claim_has_a_verdict_at_the_document_s_budget(project: Tr
 
 CONFTEST = """
 from pathlib import Path
-from claims.harness import ledger, report, tables
+from claims.harness import paths
 from claims.instruments.text.corpus import Corpus
 
 HERE = Path(__file__).parent
-ledger.LEDGER = HERE / "fixtures" / "ledger.yaml"
-tables.EXPECTED = HERE / "fixtures" / "expected"
-report.CLAIMS = HERE / "claims"
+paths.LEDGER = HERE / "fixtures" / "ledger.yaml"
+paths.EXPECTED = HERE / "fixtures" / "expected"
+paths.CLAIMS = HERE / "claims"
 Corpus.shakespeare = True
 """
 

@@ -78,7 +78,7 @@ def test_a_refuted_claim_is_not_excused_by_another_failure(project: Project, bod
 @pytest.mark.parametrize("verdict", ["holds", "refuted"])
 def test_seeds_that_do_not_decide_are_neither_verdict(project: Project, verdict: str) -> None:
     project.entry("a", verdict).test(
-        '@claim("a")\ndef test_a(check):\n    check([0.1, 0.9, 0.5], trained(0.4, 1, "half"))\n'
+        '@claim("a")\ndef test_a(check):\n    check([0.1, 0.9, 0.5], seed_mean_within((0.4, 1), "half"))\n'
     )
     result = project.run()
     result.assert_outcomes(failed=1)

@@ -12,7 +12,8 @@ import pytest
 
 from claims.harness import diagnosis as known
 from claims.harness.diagnosis import FOLDER, Mistake, fingerprints, looks_like, mistakes
-from claims.harness.ledger import LEDGER, load_ledger
+from claims.harness.ledger import load_ledger
+from claims.harness.paths import LEDGER
 from claims.studies import fingerprints as study
 from claims.studies.fingerprints import claims_on, copy, failed
 from conftest import Project, output

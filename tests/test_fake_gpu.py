@@ -1,4 +1,4 @@
-"""Counting memory on a card: what needs no card."""
+"""Counting memory on a GPU: what needs no gpu."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import torch
 import transformer
 from claims import test_10_quadratic_cost as section
 from claims.harness import Check, Refuted
-from claims.harness.ledger import LEDGER, load_ledger
+from claims.harness.ledger import load_ledger
+from claims.harness.paths import LEDGER
 from claims.instruments.cost.attention_layer import layer_footprint
-from claims.instruments.cost.fake_gpu import Bytes, CudaCard, count, pretended_card, runs_out
+from claims.instruments.cost.fake_gpu import Bytes, CudaGpu, count, fake_gpu, runs_out
 from claims.instruments.cost.memory.allocator import WORKSPACE
 
 CUDA = torch.device("cuda")
@@ -46,7 +47,7 @@ def test_cap_is_a_share_of_the_card_and_is_lifted_after_an_error(
     driver = Driver(monkeypatch, total)
 
     def fails() -> None:
-        with CudaCard(CUDA).capped(8 * GIB):
+        with CudaGpu(CUDA).capped(8 * GIB):
             assert driver.shares == [share]
             raise KeyError
 
@@ -57,16 +58,16 @@ def test_cap_is_a_share_of_the_card_and_is_lifted_after_an_error(
 
 
 def test_counters_are_read_when_the_card_has_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver, card = Driver(monkeypatch, 8 * GIB), CudaCard(CUDA)
-    assert card.now() == Bytes(0, 0)  # there are none before the first allocation
+    driver, gpu = Driver(monkeypatch, 8 * GIB), CudaGpu(CUDA)
+    assert gpu.now() == Bytes(0, 0)  # there are none before the first allocation
     driver.counters = {
         "requested_bytes.all.current": 1,
         "allocated_bytes.all.current": 512,
         "requested_bytes.all.peak": 1000,
         "allocated_bytes.all.peak": 1024,
     }
-    assert (card.now(), card.most()) == (Bytes(1, 512), Bytes(1000, 1024))
-    card.forget()
+    assert (gpu.now(), gpu.most()) == (Bytes(1, 512), Bytes(1000, 1024))
+    gpu.forget()
     assert driver.calls == ["synchronize"] * 4 + ["reset"]
     documented = torch.cuda.memory.memory_stats.__doc__ or ""
     assert "``requested_bytes" in documented.replace('"', "")
@@ -84,39 +85,39 @@ def test_only_lack_of_memory_counts_as_lack_of_memory() -> None:
 
 
 def test_pretended_card_counts_a_sum_worked_out_by_hand() -> None:
-    with pretended_card(workspace=5000) as card:
+    with fake_gpu(workspace=5000) as gpu:
 
         def place() -> object:
-            x = torch.empty(10, 10, device=card.device)  # 400 bytes
+            x = torch.empty(10, 10, device=gpu.device)  # 400 bytes
             return lambda: (x @ x).relu().relu()  # two more at a time
 
-        counted = count(place, card)  # type: ignore[arg-type]
+        counted = count(place, gpu)  # type: ignore[arg-type]
         assert counted.workspace == 5000
         assert counted.peaks == (Bytes(400 * 3 + 5000, 512 * 3 + 5120),) * 3
         # A workspace that is there already is in neither sum.
-        again = count(place, card)  # type: ignore[arg-type]
+        again = count(place, gpu)  # type: ignore[arg-type]
         assert (again.workspace, again.peaks[0]) == (0, Bytes(1200, 1536))
-        assert card.now() == Bytes(5000, 5120)
-        with card.capped(5120 + 1024):
+        assert gpu.now() == Bytes(5000, 5120)
+        with gpu.capped(5120 + 1024):
             assert not runs_out(lambda: torch.empty(1024, dtype=torch.uint8, device="meta"))
             assert runs_out(lambda: torch.empty(1025, dtype=torch.uint8, device="meta"))
         assert not runs_out(lambda: torch.empty(1025, dtype=torch.uint8, device="meta"))
 
 
 def test_a_claim_that_follows_can_have_most_of_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On one card, one claim after the other; not where the first held on to what it took."""
+    """On one gpu, one claim after the other; not where the first held on to what it took."""
 
     def run(claim: str, body: Callable[[Check], None]) -> None:
         body(Check(load_ledger(LEDGER)[claim], ""))
 
     def one_after_the_other() -> None:
-        with pretended_card(WORKSPACE) as card:
-            monkeypatch.setattr(section, "CudaCard", lambda device: card)
+        with fake_gpu(WORKSPACE) as gpu:
+            monkeypatch.setattr(section, "CudaGpu", lambda device: gpu)
             out = section.test_16_384_tokens_run_out_of_memory_on_8_gb
             most = section.test_most_of_8_gib_can_be_had_after_running_out
-            run("oom-at-16384", lambda check: out(transformer, check, card.device))  # type: ignore[arg-type]
-            kept.append(torch.empty(size, dtype=torch.uint8, device=card.device))
-            run("most-of-the-cap-on-the-gpu", lambda check: most(check, card.device))
+            run("oom-at-16384", lambda check: out(transformer, check, gpu.device))  # type: ignore[arg-type]
+            kept.append(torch.empty(size, dtype=torch.uint8, device=gpu.device))
+            run("most-of-the-cap-on-the-gpu", lambda check: most(check, gpu.device))
 
     kept: list[torch.Tensor] = []
     size = 0

@@ -21,7 +21,7 @@ def test_on_cpu(check):
 
 @pytest.fixture
 def both(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.setattr(machine, "gpu_fault", lambda: "no card in this test")
+    monkeypatch.setattr(machine, "gpu_fault", lambda: "no GPU in this test")
     project.entry("on-gpu", needs=["gpu"]).entry("on-cpu")
     return project.test(TESTS)
 
@@ -34,7 +34,7 @@ def test_asking_for_the_gpu_without_one_is_an_error_that_says_why(
 ) -> None:
     result = both.run("-m", expression)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert f"-m '{expression}' needs a CUDA GPU: no card in this test" in output(result)
+    assert f"-m '{expression}' needs a CUDA GPU: no GPU in this test" in output(result)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_leaving_the_gpu_out_runs_the_rest_and_reports_what_was_left(
 def test_without_a_selection_the_gpu_claim_is_not_run_with_the_reason(both: Project) -> None:
     result = both.run()
     result.assert_outcomes(passed=1, skipped=1)
-    assert "1 x needs a CUDA GPU: no card in this test" in output(result)
+    assert "1 x needs a CUDA GPU: no GPU in this test" in output(result)
 
 
 def test_collected_ids_do_not_depend_on_the_machine(

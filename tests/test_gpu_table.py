@@ -1,4 +1,4 @@
-"""--gpu-table: what a card measured is carried back whole, with its provenance, over nothing."""
+"""--gpu-table: what a GPU measured is carried back whole, with its provenance, over nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from claims.harness import gpu_table, ledger, machine, report, tables
+from claims.harness import gpu_table, machine, paths, tables
 from conftest import Project, output
 
 TESTS = """
@@ -38,27 +38,27 @@ def test_elsewhere(implementation, check, cuda):
 def test_on_cpu(check):
     check(1, exact(1))
 """
-CARD = {"card": "Pretended 8", "driver": "570.1", "cuda": "12.8"}
+CARD = {"gpu": "Pretended 8", "driver": "570.1", "cuda": "12.8"}
 
 
 @pytest.fixture
 def gpu(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setattr(machine, "gpu_fault", lambda: "")
-    monkeypatch.setattr(machine, "card", lambda: CARD)
+    monkeypatch.setattr(machine, "gpu", lambda: CARD)
     # Not the order of the tests.
     for name in ("elsewhere", "bytes", "too-slow", "breaks"):
         project.entry(name, needs=["gpu"])
     return project.entry("on-cpu").test(TESTS)
 
 
-def written(folder: Path, name: str = "card") -> tuple[list[dict[str, str]], dict[str, Any]]:
+def written(folder: Path, name: str = "gpu") -> tuple[list[dict[str, str]], dict[str, Any]]:
     with (folder / f"{name}.csv").open(newline="") as lines:
         rows = list(csv.DictReader(lines))
     return rows, json.loads((folder / f"{name}.provenance.json").read_text())
 
 
 def test_a_table_holds_every_comparison_of_the_gpu_claims(gpu: Project) -> None:
-    result = gpu.run("-m", "gpu", "--gpu-table", "card.csv")
+    result = gpu.run("-m", "gpu", "--gpu-table", "gpu.csv")
     rows, facts = written(gpu.folder)
     assert all(float(row.pop("seconds")) >= 0 for row in rows)
     whole: dict[str, str] = dict.fromkeys(("ok", "measured", "document", "unit", "facts"), "")
@@ -85,18 +85,18 @@ def test_a_table_holds_every_comparison_of_the_gpu_claims(gpu: Project) -> None:
     assert facts["torch"] == torch.__version__
     assert facts["gpu_claims_run"] == "3 of 4"
     assert len(facts["source_sha256"]) == 64
-    assert "-m gpu --gpu-table card.csv" in facts["command"]
+    assert "-m gpu --gpu-table gpu.csv" in facts["command"]
     assert facts["implementation"] == "package"
     assert facts["base_seed"] == "17"
     assert {"commit", "date", "python", "seconds"} <= facts.keys()
-    assert f"{gpu.folder / 'card.csv'} and card.provenance.json are written" in output(result)
+    assert f"{gpu.folder / 'gpu.csv'} and gpu.provenance.json are written" in output(result)
 
 
 def test_claims_that_need_no_gpu_are_left_out(gpu: Project) -> None:
     gpu.entry("drawn").test(
         '@claim("drawn")\ndef test_drawn(check, rng):\n    check(rng.base_seed, exact(17))\n'
     )
-    gpu.run("-m", "gpu or statistical", "--gpu-table", "card.csv").assert_outcomes(
+    gpu.run("-m", "gpu or statistical", "--gpu-table", "gpu.csv").assert_outcomes(
         passed=2, failed=2, skipped=1, deselected=1
     )
     rows, facts = written(gpu.folder)
@@ -109,12 +109,12 @@ def test_two_workers_write_the_same_table(gpu: Project) -> None:
     # What the fixtures replace in this process, for those of the workers.
     (gpu.folder / "replaced.py").write_text(
         "from pathlib import Path\n"
-        "from claims.harness import ledger, machine, report, tables\n"
-        f"ledger.LEDGER = Path({str(ledger.LEDGER)!r})\n"
-        f"tables.EXPECTED = Path({str(tables.EXPECTED)!r})\n"
-        f"report.CLAIMS = Path({str(report.CLAIMS)!r})\n"
+        "from claims.harness import machine, paths\n"
+        f"paths.LEDGER = Path({str(paths.LEDGER)!r})\n"
+        f"paths.EXPECTED = Path({str(paths.EXPECTED)!r})\n"
+        f"paths.CLAIMS = Path({str(paths.CLAIMS)!r})\n"
         "machine.gpu_fault = lambda: ''\n"
-        f"machine.card = lambda: {CARD}\n"
+        f"machine.gpu = lambda: {CARD}\n"
     )
     options = ("-p", "replaced", "-p", "xdist", "-n", "2")
     result = gpu.run("-m", "gpu", "--gpu-table", "two.csv", *options)
@@ -129,9 +129,9 @@ def test_two_workers_write_the_same_table(gpu: Project) -> None:
 @pytest.mark.parametrize(
     ("target", "sentence"),
     [
-        ("missing/card.csv", "the folder"),
+        ("missing/gpu.csv", "the folder"),
         ("folder.csv", "it is a folder"),
-        ("card.json", "give a file that ends in .csv"),
+        ("gpu.json", "give a file that ends in .csv"),
         ("", "give a file that ends in .csv"),
         ("old.csv", "no run replaces what another measured"),
         ("half.csv", "half.provenance.json exists"),
@@ -156,28 +156,28 @@ def test_a_table_that_cannot_be_written_is_refused_before_the_run(
 def test_without_asking_for_the_gpu_there_is_no_table(
     gpu: Project, options: tuple[str, ...]
 ) -> None:
-    result = gpu.run(*options, "--gpu-table", "card.csv")
+    result = gpu.run(*options, "--gpu-table", "gpu.csv")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "--gpu-table card.csv: it holds what a GPU measured; add -m gpu" in output(result)
+    assert "--gpu-table gpu.csv: it holds what a GPU measured; add -m gpu" in output(result)
 
 
 def test_without_a_gpu_the_sentence_is_that_of_the_gpu(
     gpu: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def asked() -> dict[str, str]:
-        raise AssertionError("the facts of a card that is not there were asked for")
+        raise AssertionError("the facts of a GPU that is not there were asked for")
 
-    monkeypatch.setattr(machine, "gpu_fault", lambda: "no card in this test")
-    monkeypatch.setattr(machine, "card", asked)
-    result = gpu.run("-m", "gpu", "--gpu-table", "card.csv")
-    assert "-m 'gpu' needs a CUDA GPU: no card in this test" in output(result)
+    monkeypatch.setattr(machine, "gpu_fault", lambda: "no GPU in this test")
+    monkeypatch.setattr(machine, "gpu", asked)
+    result = gpu.run("-m", "gpu", "--gpu-table", "gpu.csv")
+    assert "-m 'gpu' needs a CUDA GPU: no GPU in this test" in output(result)
 
 
 def test_no_selected_claim_writes_no_table_and_says_so(gpu: Project) -> None:
-    result = gpu.run("-m", "gpu", "--gpu-table", "card.csv", "-k", "nothing_of_that_name")
+    result = gpu.run("-m", "gpu", "--gpu-table", "gpu.csv", "-k", "nothing_of_that_name")
     assert "GPU table: not written, no GPU claim was selected." in output(result)
-    assert not (gpu.folder / "card.csv").exists()
-    assert not (gpu.folder / "card.provenance.json").exists()
+    assert not (gpu.folder / "gpu.csv").exists()
+    assert not (gpu.folder / "gpu.provenance.json").exists()
 
 
 def test_a_table_that_cannot_be_finished_leaves_none(
@@ -189,9 +189,9 @@ def test_a_table_that_cannot_be_finished_leaves_none(
         tables.write_whole(path, text)
 
     monkeypatch.setattr(gpu_table, "write_whole", full)
-    result = gpu.run("-m", "gpu", "--gpu-table", "card.csv")
+    result = gpu.run("-m", "gpu", "--gpu-table", "gpu.csv")
     assert result.ret != pytest.ExitCode.OK
-    assert not (gpu.folder / "card.csv").exists()
+    assert not (gpu.folder / "gpu.csv").exists()
 
 
 def test_the_facts_of_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,12 +200,12 @@ def test_the_facts_of_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
     said = SimpleNamespace(stdout="570.86.10\n570.86.10\n")
     monkeypatch.setattr(subprocess, "run", lambda *a, **k: said)
-    facts = machine.card()
-    assert (facts["card"], facts["capability"]) == ("Pretended 8", "8.6")
+    facts = machine.gpu()
+    assert (facts["gpu"], facts["capability"]) == ("Pretended 8", "8.6")
     assert (facts["memory"], facts["driver"]) == ("8589934592 bytes", "570.86.10")
 
     def absent(*args: object, **options: object) -> object:
         raise FileNotFoundError
 
     monkeypatch.setattr(subprocess, "run", absent)
-    assert machine.card()["driver"] == "unknown"
+    assert machine.gpu()["driver"] == "unknown"

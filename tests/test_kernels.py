@@ -1,4 +1,4 @@
-"""The claims about a card's kernels: their bodies on the CPU, which has two kernels of its own."""
+"""The claims about a GPU's kernels: their bodies on the CPU, which has two kernels of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ import transformer
 from claims import test_10_quadratic_cost as section
 from claims.harness import Check, Draws, Refuted
 from claims.harness.check import Record
-from claims.harness.ledger import LEDGER, load_ledger
+from claims.harness.ledger import load_ledger
+from claims.harness.paths import LEDGER
 from claims.instruments.attention import kernels, tiled
 from claims.instruments.attention.kernels import (
     attention_within,
@@ -50,7 +51,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class PretendedTf32(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Products of float32 as a card makes them, where TF32 is on: of numbers with 10 bits."""
+    """Products of float32 as a GPU makes them, where TF32 is on: of numbers with 10 bits."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         products = (torch.ops.aten.mm.default, torch.ops.aten.bmm.default)
@@ -89,7 +90,7 @@ def test_float32_and_tf32_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> Non
     single = run_body("fused-error-on-the-gpu")[-1].measured
     tf32 = run_body("fused-error-in-tf32-on-the-gpu")[-1].measured
     assert single < 10 < 1000 < tf32
-    # A card that has no TF32, and a switch that stays on.
+    # A GPU that has no TF32, and a switch that stays on.
     monkeypatch.setattr(PretendedTf32, "_rounded", lambda self, x: x)
     with pytest.raises(Refuted, match="in TF32"):
         run_body("fused-error-in-tf32-on-the-gpu")

@@ -35,7 +35,7 @@ def test_the_tables_are_those_of_the_values() -> None:
 )
 def test_readme_shows_every_measured_perplexity(row: dict[str, str]) -> None:
     text = re.escape(shown([float(value) for value in row["values"].split()]))
-    name = re.escape(row["run"].removesuffix(", divided").removesuffix(", undivided"))
+    name = re.escape(row["run"].removesuffix(", scaled").removesuffix(", unscaled"))
     assert re.search(rf"^\| {name} \|(.*\|)? {text} \|", README, re.MULTILINE)
 
 

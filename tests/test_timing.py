@@ -16,7 +16,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import transformer
 from claims import test_10_quadratic_cost as section
 from claims.harness import Check, Draws, Refuted
-from claims.harness.ledger import LEDGER, load_ledger
+from claims.harness.ledger import load_ledger
+from claims.harness.paths import LEDGER
 from claims.instruments.cost import timing
 from claims.instruments.cost.timing import (
     CudaStopwatch,

@@ -12,18 +12,19 @@ from scipy import stats
 
 from claims.harness import (
     digits,
-    every_seed,
+    every_seed_within,
     exact,
-    mean,
-    proportion,
+    mean_within,
     rounding,
-    trained,
+    seed_mean_within,
+    share_within,
     ulps,
-    uniform,
-    variance,
+    uniformly_distributed,
+    variance_near,
     within,
 )
-from claims.harness.tolerance import MisusedTolerance, has_nan, plain
+from claims.harness.tolerance import MisusedTolerance
+from claims.harness.tolerance.judgement import has_nan, plain
 from claims.harness.tolerance.statistical import FALSE_FAIL, POWER
 
 WHY = "for the test"
@@ -200,7 +201,7 @@ def test_ulps_of_numbers_infinities_and_shapes() -> None:
 def test_proportion_fails_a_true_claim_no_oftener_than_declared(low: float, high: float) -> None:
     """Recomputed from n and the limits; and one count further would be refused."""
     n = 20_000
-    test = proportion(low, high, detects=0.05)
+    test = share_within(low, high, detects=0.05)
     lowest, highest = test.limits(n)
     for share in (low, high):
         failing = stats.binom.cdf(lowest - 1, n, share) + stats.binom.sf(highest, n, share)
@@ -214,7 +215,7 @@ def test_proportion_fails_a_true_claim_no_oftener_than_declared(low: float, high
 
 
 def test_proportion_notices_the_declared_departure() -> None:
-    test, n = proportion(0.5, 0.5, detects=0.05), 20_000
+    test, n = share_within(0.5, 0.5, detects=0.05), 20_000
     lowest, highest = test.limits(n)
     for share in (0.45, 0.55):
         noticed = stats.binom.cdf(lowest - 1, n, share) + stats.binom.sf(highest, n, share)
@@ -226,7 +227,7 @@ def test_mean_at_its_boundary() -> None:
     values = torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     values = (values - values.mean()) / values.std()
     reach = stats.t.isf(FALSE_FAIL / 2, n - 1) / math.sqrt(n)
-    test = mean(2.0, 3.0, detects=0.2)
+    test = mean_within(2.0, 3.0, detects=0.2)
     for centre, sign in ((2.0, -1), (3.0, 1)):
         assert test.judge(values + centre + sign * 0.99 * reach).ok
         assert not test.judge(values + centre + sign * 1.01 * reach).ok
@@ -237,7 +238,7 @@ def test_variance_at_its_boundary() -> None:
     values = torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     values = values / values.square().mean().sqrt()
     low, high = stats.chi2.ppf([FALSE_FAIL / 2, 1 - FALSE_FAIL / 2], n) / n
-    test = variance(4.0, detects=0.2)
+    test = variance_near(4.0, detects=0.2)
     for limit, inside, outside in ((high, 0.99, 1.01), (low, 1.01, 0.99)):
         excess = limit - 1
         for factor, ok in ((inside, True), (outside, False)):
@@ -253,16 +254,16 @@ def test_uniform_at_its_boundary() -> None:
         counts = torch.full((cells,), n / cells, dtype=torch.float64)
         counts[0] += shift
         counts[1] -= shift
-        assert uniform(detects=0.1).judge(counts).ok is ok
+        assert uniformly_distributed(detects=0.1).judge(counts).ok is ok
 
 
 @pytest.mark.parametrize(
     ("tolerance", "sample"),
     [
-        (proportion(0.5, 0.5, detects=0.01), (50, 100)),
-        (mean(0, 0, detects=0.01), torch.linspace(-1, 1, 100)),
-        (variance(1 / 3, detects=0.01), torch.linspace(-1, 1, 100)),
-        (uniform(detects=0.01), torch.full((4,), 25)),
+        (share_within(0.5, 0.5, detects=0.01), (50, 100)),
+        (mean_within(0, 0, detects=0.01), torch.linspace(-1, 1, 100)),
+        (variance_near(1 / 3, detects=0.01), torch.linspace(-1, 1, 100)),
+        (uniformly_distributed(detects=0.01), torch.full((4,), 25)),
     ],
 )
 def test_a_sample_too_small_for_what_it_should_notice_is_a_defect(
@@ -275,10 +276,10 @@ def test_a_sample_too_small_for_what_it_should_notice_is_a_defect(
 @pytest.mark.parametrize(
     ("tolerance", "sample"),
     [
-        (proportion(0.5, 0.5, detects=0.1, false_fail=1e-3), (5000, 10_000)),
-        (mean(0, 0, detects=0.1, false_fail=1e-3), torch.linspace(-1, 1, 10_000)),
-        (variance(1, detects=0.1, false_fail=1e-3), torch.linspace(-1, 1, 10_000)),
-        (uniform(detects=0.1, false_fail=0.0), torch.full((4,), 25_000)),
+        (share_within(0.5, 0.5, detects=0.1, false_fail=1e-3), (5000, 10_000)),
+        (mean_within(0, 0, detects=0.1, false_fail=1e-3), torch.linspace(-1, 1, 10_000)),
+        (variance_near(1, detects=0.1, false_fail=1e-3), torch.linspace(-1, 1, 10_000)),
+        (uniformly_distributed(detects=0.1, false_fail=0.0), torch.full((4,), 25_000)),
     ],
 )
 def test_a_claim_that_may_fail_too_often_though_true_is_a_defect(
@@ -290,7 +291,7 @@ def test_a_claim_that_may_fail_too_often_though_true_is_a_defect(
 
 def test_a_departure_that_leaves_the_unit_interval_is_a_defect() -> None:
     with pytest.raises(MisusedTolerance, match=r"leaves \[0, 1\]"):
-        proportion(0.0, 1.0, detects=0.1).judge((5, 10))
+        share_within(0.0, 1.0, detects=0.1).judge((5, 10))
 
 
 # ---- trained -----------------------------------------------------------------------------------
@@ -299,7 +300,7 @@ def test_a_departure_that_leaves_the_unit_interval_is_a_defect() -> None:
 def test_trained_at_its_boundary() -> None:
     spread = torch.tensor([-1.0, 0.0, 1.0, 0.0], dtype=torch.float64)
     reach = 4 * float(spread.std()) / 2
-    band = trained(10.0, 20.0, WHY)
+    band = seed_mean_within((10.0, 20.0), WHY)
     assert band.judge((spread + 10 + 1.01 * reach).tolist()).ok
     assert not band.judge((spread + 10 + 0.99 * reach).tolist()).ok
     assert band.judge((spread + 20 - 1.01 * reach).tolist()).ok
@@ -310,7 +311,7 @@ def test_trained_at_its_boundary() -> None:
 def test_seeds_too_near_an_end_of_the_band_decide_nothing(end: float, outwards: float) -> None:
     spread = torch.tensor([-1.0, 0.0, 1.0, 0.0], dtype=torch.float64)
     reach = outwards * 4 * float(spread.std()) / 2
-    band = trained(10.0, 20.0, WHY)
+    band = seed_mean_within((10.0, 20.0), WHY)
     for share, decided in ((1.01, True), (0.99, False), (-0.99, False), (-1.01, True)):
         judgement = band.judge((spread + end + share * reach).tolist())
         assert judgement.decided is decided
@@ -318,13 +319,13 @@ def test_seeds_too_near_an_end_of_the_band_decide_nothing(end: float, outwards: 
 
 
 def test_a_run_that_diverged_is_outside_of_every_band() -> None:
-    judgement = trained(0, 1, WHY).judge([0.5, 0.5, INF])
+    judgement = seed_mean_within((0, 1), WHY).judge([0.5, 0.5, INF])
     assert judgement.decided
     assert not judgement.ok
 
 
 def test_one_seed_outside_is_a_counterexample_however_the_others_spread() -> None:
-    band = every_seed(10.0, 20.0, WHY)
+    band = every_seed_within((10.0, 20.0), WHY)
     assert band.judge([10.0, 15.0, 20.0]).ok
     for outside in (9.99, 20.01, INF):
         judgement = band.judge([10.0, 15.0, outside])
@@ -336,10 +337,10 @@ def test_one_seed_outside_is_a_counterexample_however_the_others_spread() -> Non
 
 def test_trained_needs_three_seeds_and_two_sides() -> None:
     with pytest.raises(MisusedTolerance, match="at least 3 seeds; it was given 2"):
-        trained(0, 1, WHY).judge([0.5, 0.5])
+        seed_mean_within((0, 1), WHY).judge([0.5, 0.5])
     with pytest.raises(MisusedTolerance, match="two finite sides"):
-        trained(0, INF, WHY).judge([0.5, 0.5, 0.5])
-    assert not trained(0, 1, WHY).judge([0.5, NAN, 0.5]).ok
+        seed_mean_within((0, INF), WHY).judge([0.5, 0.5, 0.5])
+    assert not seed_mean_within((0, 1), WHY).judge([0.5, NAN, 0.5]).ok
 
 
 # ---- plain data --------------------------------------------------------------------------------

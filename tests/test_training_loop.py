@@ -182,7 +182,7 @@ def test_a_run_does_not_depend_on_what_was_drawn_before() -> None:
 
 def test_subnormal_weights_of_a_hard_head_change_no_bit() -> None:
     """So that processes that flush them and processes that do not may share a store."""
-    hard = replace(MODEL, n_heads=1, d_head=512, divided=False)
+    hard = replace(MODEL, n_heads=1, d_head=512, scaled=False)
     spec = replace(SPEC, model=hard, steps=30, learning_rate=0.01)
     result, weights = train(transformer, spec, TEXT)
     model = build(transformer, spec)
@@ -270,7 +270,7 @@ def test_snapshots_hold_what_was_asked_for() -> None:
     loop.gradients(model, batches(STOPPED, TEXT)(0), STOPPED, "cpu")
     assert first.gradients == {n: float(p.grad.norm()) for n, p in model.named_parameters()}
     [scores] = first.scores
-    assert 0.0 <= scores.hard <= 1.0
+    assert 0.0 <= scores.saturated <= 1.0
     assert 0.0 < scores.entropy < math.log(8)
     plain = train(transformer, SPEC, TEXT)[0].snapshots[0]
     assert (plain.gradients, plain.scores) == (None, ())
@@ -314,8 +314,8 @@ def test_without_the_mask_every_query_sees_the_next_token(blocks: int) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"d_head": 6}, {"qkv_bias": True}, {"divided": False}, {"positions": "alibi"}],
-    ids=["d_head", "bias", "undivided", "alibi"],
+    [{"d_head": 6}, {"qkv_bias": True}, {"scaled": False}, {"positions": "alibi"}],
+    ids=["d_head", "bias", "unscaled", "alibi"],
 )
 def test_taking_the_mask_away_keeps_every_other_setting(changes: dict[str, Any]) -> None:
     """The same parameters; and with one token, where there is no future, the same function."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from claims.experiments import Experiment
+from claims.training.experiment import Experiment
 from claims.training.pool import merged, name_of
 from claims.training.spec import (
     Data,
@@ -109,7 +109,7 @@ CHANGES: dict[str, Any] = {
 MODEL_CHANGES: dict[str, Any] = {
     "vocabulary": 12, "context": 9, "d_model": 10, "n_blocks": 2, "mixer": "head", "n_heads": 4,
     "d_head": 3, "residual": False, "feed_forward": False, "norm": "post", "positions": "none",
-    "tied": True, "qkv_bias": True, "divided": False,
+    "tied": True, "qkv_bias": True, "scaled": False,
 }  # fmt: skip
 
 
@@ -208,7 +208,7 @@ def test_a_run_is_told_by_its_name() -> None:
     changes = [
         {}, {"warmup": 5}, {"causal": False}, {"seed": 3},
         *({"model": replace(MODEL, **change)} for change in (
-            {"d_head": 3}, {"divided": False}, {"norm": "post"}, {"positions": "alibi"},
+            {"d_head": 3}, {"scaled": False}, {"norm": "post"}, {"positions": "alibi"},
             {"n_blocks": 2}, {"n_blocks": 0}, {"mixer": "average"}, {"residual": False},
         )),
     ]  # fmt: skip

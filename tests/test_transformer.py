@@ -233,7 +233,7 @@ BAD_SETTINGS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "alibi average": ({"mixer": "average", "positions": "alibi"}, ["'alibi'", "'average'"]),
     "width of the head": ({"mixer": "head", "d_head": 37}, ["d_head=37", "'heads'"]),
     "bias of no heads": ({"mixer": "none", "qkv_bias": True}, ["qkv_bias=True", "'none'"]),
-    "undivided head": ({"mixer": "head", "divided": False}, ["divided=False", "'head'"]),
+    "unscaled head": ({"mixer": "head", "scaled": False}, ["scaled=False", "'head'"]),
     "odd sinusoids": ({"positions": "sinusoidal", "d_model": 37, "n_heads": 1}, ["even", "37"]),
     "negative blocks": ({"n_blocks": -3}, ["n_blocks", "at least 0", "-3"]),
     "no vocabulary": ({"vocabulary": 0}, ["vocabulary", "at least 1", "0"]),
@@ -788,7 +788,7 @@ def model_settings(draw_from: st.DrawFn) -> dict[str, Any]:
         "fused": pick(True, False),
     }
     if mixer == "heads":
-        chosen |= {"qkv_bias": pick(True, False), "divided": pick(True, False)}
+        chosen |= {"qkv_bias": pick(True, False), "scaled": pick(True, False)}
         chosen |= {"d_head": pick(None, 6)}
         chosen |= {"positions": pick("none", "learned", "sinusoidal", "rotary", "alibi")}
     return chosen
@@ -935,7 +935,7 @@ def test_models_without_a_table_take_any_length(changes: dict[str, str]) -> None
 
 
 @pytest.mark.parametrize(
-    "changes", [{"divided": False}, {"d_head": 6}, {"positions": "alibi"}], ids=str
+    "changes", [{"scaled": False}, {"d_head": 6}, {"positions": "alibi"}], ids=str
 )
 def test_a_setting_of_the_heads_reaches_them(changes: dict[str, Any]) -> None:
     """The model computes what one with blocks made by hand computes, explicit or fused."""
@@ -951,14 +951,14 @@ def test_a_setting_of_the_heads_reaches_them(changes: dict[str, Any]) -> None:
 
 
 @FUSED
-def test_undivided_heads_are_heads_with_longer_queries(fused: bool) -> None:
+def test_unscaled_heads_are_heads_with_longer_queries(fused: bool) -> None:
     """q k^T without the division is (sqrt(d_head) q) k^T with it."""
-    undivided = build(tf.MultiHeadAttention, 16, 2, divided=False, fused=fused)
+    unscaled = build(tf.MultiHeadAttention, 16, 2, scaled=False, fused=fused)
     longer = build(tf.MultiHeadAttention, 16, 2, fused=fused)
     with torch.no_grad():
         longer.q.weight *= math.sqrt(8)
     x = draw(2, 8, 16)
-    assert_rounding(undivided(x), longer(x))
+    assert_rounding(unscaled(x), longer(x))
 
 
 @pytest.mark.parametrize("leading", [(), (3,), (2, 3)], ids=str)

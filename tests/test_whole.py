@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from claims.harness.ledger import LEDGER, load_ledger
+from claims.harness.ledger import load_ledger
+from claims.harness.paths import LEDGER
 from claims.harness.report import VERDICTS
 from conftest import ROOT
 
@@ -165,7 +166,7 @@ def test_a_corpus_that_is_not_there_is_one_sentence(tmp_path: Path, variable: bo
 
 
 def test_m_gpu_on_this_machine_answers() -> None:
-    """With a card the GPU claims pass; without one the run is an error that says why."""
+    """With a GPU the GPU claims pass; without one the run is an error that says why."""
     done = pytest_run("-m", "gpu", check=False)
     if done.returncode != 0:
         assert done.returncode == pytest.ExitCode.USAGE_ERROR

@@ -58,7 +58,7 @@ def attention(
     mask            bool, True where a query may attend to a key, or floating, added to the scores.
                     A query that may attend to nothing gets weights 0 and output 0, and sends back
                     gradients of 0, where a bare softmax would make NaN of all three.
-    scale           multiplies q k^T in place of the division by sqrt(d_k); 1.0 leaves it undivided.
+    scale           multiplies q k^T in place of the division by sqrt(d_k); 1.0 leaves it unscaled.
     dropout         the share of weights set to 0 after the softmax, at every call; what is left is
                     divided by 1 - dropout, but a row is not made to sum to one again.
     fused           one call of PyTorch's scaled_dot_product_attention: the same result, without
@@ -78,54 +78,54 @@ def attention(
     scores = q @ k.transpose(-2, -1)                                     # (..., n, m)  score
     scores = scores / math.sqrt(q.shape[-1]) if scale is None else scores * scale
     if mask is not None:
-        scores, blind = _mask_scores(scores, mask)                       # (..., n, m)  mask
+        scores, fully_masked = _mask_scores(scores, mask)                # (..., n, m)  mask
     weights = F.softmax(scores, dim=-1)                                  # (..., n, m)  normalise
     if dropout > 0.0:
         weights = F.dropout(weights, dropout)
     mixed = weights @ v                                                  # (..., n, d_v)  mix
 
     if mask is not None:
-        mixed = mixed.masked_fill(blind, 0.0)
-        weights = weights.masked_fill(blind, 0.0) if return_weights else weights
+        mixed = mixed.masked_fill(fully_masked, 0.0)
+        weights = weights.masked_fill(fully_masked, 0.0) if return_weights else weights
     return (mixed, weights) if return_weights else mixed
 
 
 def _mask_scores(scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The masked scores, and (..., n, 1) which queries are blind: may attend to nothing.
+    """The masked scores, and (..., n, 1) which queries are fully masked: may attend to nothing.
 
-    A blind query would be a row of -inf, and its softmax 0/0. NaN cannot be undone afterwards, for
-    the backward pass multiplies it by zero and gets NaN: such a row keeps finite scores here, and
-    its output is set to zero in the end. That is done in place, on tensors of this function, so a
+    A fully masked query would be a row of -inf, and its softmax 0/0. NaN cannot be undone
+    afterwards, for the backward pass multiplies it by zero and gets NaN: such a row keeps finite
+    scores here, and its output is set to zero in the end. That is done in place, on tensors of this function, so a
     mask allocates what it allocates in the chapter's listing: its negation, and the masked copy.
     """
     if mask.dtype == torch.bool:
         forbidden = ~mask
-        blind = forbidden.all(-1, keepdim=True)
-        forbidden &= ~blind
-        return scores.masked_fill(forbidden, float("-inf")), blind
+        fully_masked = forbidden.all(-1, keepdim=True)
+        forbidden &= ~fully_masked
+        return scores.masked_fill(forbidden, float("-inf")), fully_masked
     # Asked of the sum, not of the mask: in float16 a mask of -65504 plus a score may be -inf too.
     scores = scores + mask.to(scores.dtype)
-    blind = scores.detach().amax(-1, keepdim=True) == float("-inf")
-    return scores.masked_fill_(blind, 0.0), blind
+    fully_masked = scores.detach().amax(-1, keepdim=True) == float("-inf")
+    return scores.masked_fill_(fully_masked, 0.0), fully_masked
 
 
 def _fused_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None, dropout: float
 ) -> Tensor:
-    """The same in one call. Kernels differ in what a blind query gets, so none is shown to them."""
+    """The same in one call. Kernels differ in what a fully masked query gets, so they get none."""
     if mask is None:
         return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scale)
     if mask.dim() < 2:  # kernels refuse what broadcasting allows
         mask = mask.view(1, -1)
     if mask.dtype == torch.bool:
-        blind = ~mask.any(-1, keepdim=True)
-        mask = mask | blind
+        fully_masked = ~mask.any(-1, keepdim=True)
+        mask = mask | fully_masked
     else:
         mask = mask.to(q.dtype)
-        blind = (mask == float("-inf")).all(-1, keepdim=True)
-        mask = mask.masked_fill(blind, 0.0)
+        fully_masked = (mask == float("-inf")).all(-1, keepdim=True)
+        mask = mask.masked_fill(fully_masked, 0.0)
     mixed = F.scaled_dot_product_attention(q, k, v, mask, dropout_p=dropout, scale=scale)
-    return mixed.masked_fill(blind, 0.0)
+    return mixed.masked_fill(fully_masked, 0.0)
 
 
 class Head(nn.Module):
@@ -163,7 +163,7 @@ class MultiHeadAttention(nn.Module):
     d_head      width of one head; by default d_model is shared out evenly among the heads.
     qkv_bias    gives W_q, W_k and W_v biases, as GPT-2 has them; W_o always has one.
     causal      no query sees a later key. Cross attention needs causal=False.
-    divided     False leaves out the division of the scores by sqrt(d_head).
+    scaled     False leaves out the division of the scores by sqrt(d_head).
     positions   "none"; "rotary" turns queries and keys; "alibi" takes a distance off the scores.
     dropout     on the weights, in training mode only.
     fused       PyTorch's own kernels in place of the explicit steps.
@@ -179,7 +179,7 @@ class MultiHeadAttention(nn.Module):
         d_head: int | None = None,
         qkv_bias: bool = False,
         causal: bool = True,
-        divided: bool = True,
+        scaled: bool = True,
         positions: str = "none",
         dropout: float = 0.0,
         fused: bool = False,
@@ -192,7 +192,7 @@ class MultiHeadAttention(nn.Module):
             check_even(positions, "d_head", self.d_head)
         self.d_model, self.n_heads = d_model, n_heads
         self.causal, self.positions, self.dropout, self.fused = causal, positions, dropout, fused
-        self.scale = None if divided else 1.0
+        self.scale = None if scaled else 1.0
         width = n_heads * self.d_head
         self.q = nn.Linear(d_model, width, bias=qkv_bias)
         self.k = nn.Linear(d_model, width, bias=qkv_bias)

@@ -13,7 +13,7 @@ from .attention import Head, MultiHeadAttention
 from .average import Average
 from .block import Block, FeedForward
 from .position import LearnedPositions, sinusoidal_positions
-from .size import check_dropout, check_even, check_positive, check_settings
+from .size import ModelSettings, check_dropout, check_even, check_positive
 
 
 class LanguageModel(nn.Module):
@@ -31,65 +31,42 @@ class LanguageModel(nn.Module):
     tied          the output head uses the table of token embeddings.
     dropout       on the embedding sum, on each sub-layer's output, and on the weights of "heads".
 
-    The other settings are those of ``Block`` and ``MultiHeadAttention``. Raises ValueError for
-    settings that do not go together: only "heads" has rotary or ALiBi positions, d_head, qkv_bias
-    and divided=False.
+    The settings stand with their defaults in ``ModelSettings`` (size.py); those that are not told
+    here are ``Block``'s and ``MultiHeadAttention``'s. Raises ValueError for settings that do not go
+    together: only "heads" has rotary or ALiBi positions, d_head, qkv_bias and scaled=False.
     """
 
-    def __init__(
-        self,
-        *,
-        vocabulary: int = 1024,
-        context: int = 128,
-        d_model: int = 128,
-        n_blocks: int = 1,
-        mixer: str = "heads",
-        n_heads: int = 4,
-        d_head: int | None = None,
-        residual: bool = True,
-        feed_forward: bool = True,
-        norm: str = "pre",
-        positions: str = "learned",
-        tied: bool = False,
-        qkv_bias: bool = False,
-        divided: bool = True,
-        dropout: float = 0.0,
-        fused: bool = False,
-    ) -> None:
+    def __init__(self, **settings: Any) -> None:
         super().__init__()
-        check_positive(vocabulary=vocabulary, context=context, d_model=d_model)
-        check_settings(
-            n_blocks=n_blocks, d_model=d_model, mixer=mixer, d_head=d_head, norm=norm,
-            positions=positions, qkv_bias=qkv_bias, divided=divided, dropout=dropout,
-        )
+        s = ModelSettings(**settings)
 
         def new_mixer() -> nn.Module | None:
-            if mixer == "average":
+            if s.mixer == "average":
                 return Average()
-            if mixer == "head":
-                return Head(d_model, d_model, context)
-            if mixer == "heads":
+            if s.mixer == "head":
+                return Head(s.d_model, s.d_model, s.context)
+            if s.mixer == "heads":
                 return MultiHeadAttention(
-                    d_model, n_heads, d_head=d_head, qkv_bias=qkv_bias, divided=divided,
-                    positions=positions if positions in ("rotary", "alibi") else "none",
-                    dropout=dropout, fused=fused,
+                    s.d_model, s.n_heads, d_head=s.d_head, qkv_bias=s.qkv_bias, scaled=s.scaled,
+                    positions=s.positions if s.positions in ("rotary", "alibi") else "none",
+                    dropout=s.dropout, fused=s.fused,
                 )
             return None
 
         def new_block() -> Block:
             return Block(
-                d_model, new_mixer(), norm=norm, feed_forward=feed_forward, residual=residual,
-                dropout=dropout,
+                s.d_model, new_mixer(), norm=s.norm, feed_forward=s.feed_forward,
+                residual=s.residual, dropout=s.dropout,
             )
 
-        self.context, self.tied, self.sinusoidal = context, tied, positions == "sinusoidal"
-        self.bounded = positions == "learned" or mixer == "head"
-        self.token = nn.Embedding(vocabulary, d_model)
-        self.position = LearnedPositions(context, d_model) if positions == "learned" else None
-        self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(new_block() for _ in range(n_blocks))
-        self.norm = nn.LayerNorm(d_model) if norm != "none" else None
-        self.head = nn.Linear(d_model, vocabulary, bias=False)
+        self.context, self.tied, self.sinusoidal = s.context, s.tied, s.positions == "sinusoidal"
+        self.bounded = s.positions == "learned" or s.mixer == "head"
+        self.token = nn.Embedding(s.vocabulary, s.d_model)
+        self.position = LearnedPositions(s.context, s.d_model) if s.positions == "learned" else None
+        self.dropout = nn.Dropout(s.dropout)
+        self.blocks = nn.ModuleList(new_block() for _ in range(s.n_blocks))
+        self.norm = nn.LayerNorm(s.d_model) if s.norm != "none" else None
+        self.head = nn.Linear(s.d_model, s.vocabulary, bias=False)
         _tie(self)
         self.register_load_state_dict_post_hook(_tie)  # type: ignore[no-untyped-call]
 

@@ -4,11 +4,61 @@ Nothing here builds a tensor: the counts are written down part by part, and hold
 checks of settings stand here as well, so that the arithmetic and the model refuse the same ones.
 """
 
+from dataclasses import dataclass
+from typing import Any
+
 from torch import nn
 
 MIXERS = ("none", "average", "head", "heads")
 POSITIONS = ("none", "learned", "sinusoidal", "rotary", "alibi")
 NORMS = ("pre", "post", "none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """The settings of ``LanguageModel``, whose docstring says what they do.
+
+    Raises ValueError for a size below one and for settings that do not go together.
+    """
+
+    vocabulary: int = 1024
+    context: int = 128
+    d_model: int = 128
+    n_blocks: int = 1
+    mixer: str = "heads"
+    n_heads: int = 4
+    d_head: int | None = None
+    residual: bool = True
+    feed_forward: bool = True
+    norm: str = "pre"
+    positions: str = "learned"
+    tied: bool = False
+    qkv_bias: bool = False
+    scaled: bool = True
+    dropout: float = 0.0
+    fused: bool = False
+
+    def __post_init__(self) -> None:
+        check_positive(vocabulary=self.vocabulary, context=self.context, d_model=self.d_model)
+        if self.n_blocks < 0:
+            raise ValueError(f"n_blocks must be at least 0, got {self.n_blocks}")
+        check_choice("mixer", self.mixer, MIXERS)
+        check_choice("norm", self.norm, NORMS)
+        check_choice("positions", self.positions, POSITIONS)
+        check_dropout(self.dropout)
+        if self.positions == "sinusoidal":
+            check_even(self.positions, "d_model", self.d_model)
+        if self.mixer == "heads":
+            return
+        asked_for = {
+            f"positions={self.positions!r}": self.positions in ("rotary", "alibi"),
+            f"d_head={self.d_head}": self.d_head is not None,
+            "qkv_bias=True": self.qkv_bias,
+            "scaled=False": not self.scaled,
+        }
+        for setting, asked in asked_for.items():
+            if asked:
+                raise ValueError(f"{setting} needs mixer='heads', got mixer={self.mixer!r}")
 
 
 def attention_parameters(
@@ -43,54 +93,32 @@ def block_parameters(d_model: int, qkv_bias: bool = False) -> int:
     )
 
 
-def model_parameters(
-    *,
-    vocabulary: int = 1024,
-    context: int = 128,
-    d_model: int = 128,
-    n_blocks: int = 1,
-    mixer: str = "heads",
-    n_heads: int = 4,
-    d_head: int | None = None,
-    residual: bool = True,
-    feed_forward: bool = True,
-    norm: str = "pre",
-    positions: str = "learned",
-    tied: bool = False,
-    qkv_bias: bool = False,
-    divided: bool = True,
-    dropout: float = 0.0,
-    fused: bool = False,
-) -> dict[str, int]:
-    """The parameters of ``LanguageModel`` with the same settings, part by part.
+def model_parameters(**settings: Any) -> dict[str, int]:
+    """The parameters of ``LanguageModel(**settings)``, part by part.
 
-    Settings that move no parameter (residual, divided, dropout, fused) are taken, so that one set
+    Settings that move no parameter (residual, scaled, dropout, fused) are taken, so that one set
     of settings serves both. Raises ValueError for the settings that LanguageModel refuses.
     """
-    check_positive(vocabulary=vocabulary, context=context, d_model=d_model)
-    check_settings(
-        n_blocks=n_blocks, d_model=d_model, mixer=mixer, d_head=d_head, norm=norm,
-        positions=positions, qkv_bias=qkv_bias, divided=divided, dropout=dropout,
-    )
-    normed = norm != "none"
+    s = ModelSettings(**settings)
+    normed = s.norm != "none"
 
     block = 0
-    if mixer == "head":
-        block += 3 * d_model * d_model                                   # no biases and no W_o
-    if mixer == "heads":
-        block += attention_parameters(d_model, n_heads, d_head, qkv_bias)
-    if mixer != "none" and normed:
-        block += layer_norm_parameters(d_model)
-    if feed_forward:
-        block += feed_forward_parameters(d_model)
-        block += layer_norm_parameters(d_model) if normed else 0
+    if s.mixer == "head":
+        block += 3 * s.d_model * s.d_model                               # no biases and no W_o
+    if s.mixer == "heads":
+        block += attention_parameters(s.d_model, s.n_heads, s.d_head, s.qkv_bias)
+    if s.mixer != "none" and normed:
+        block += layer_norm_parameters(s.d_model)
+    if s.feed_forward:
+        block += feed_forward_parameters(s.d_model)
+        block += layer_norm_parameters(s.d_model) if normed else 0
 
     parts = {
-        "token embeddings": vocabulary * d_model,
-        "position embeddings": context * d_model if positions == "learned" else 0,
-        "blocks": n_blocks * block,
-        "final LayerNorm": layer_norm_parameters(d_model) if normed else 0,
-        "output head": 0 if tied else vocabulary * d_model,
+        "token embeddings": s.vocabulary * s.d_model,
+        "position embeddings": s.context * s.d_model if s.positions == "learned" else 0,
+        "blocks": s.n_blocks * block,
+        "final LayerNorm": layer_norm_parameters(s.d_model) if normed else 0,
+        "output head": 0 if s.tied else s.vocabulary * s.d_model,
     }
     return parts | {"one block": block, "total": sum(parts.values())}
 
@@ -143,29 +171,3 @@ def check_dropout(dropout: float) -> None:
     """Raise ValueError for a dropout that is not a probability."""
     if not 0.0 <= dropout <= 1.0:
         raise ValueError(f"dropout must be a probability between 0 and 1, got {dropout}")
-
-
-def check_settings(
-    *, n_blocks: int, d_model: int, mixer: str, d_head: int | None, norm: str, positions: str,
-    qkv_bias: bool, divided: bool, dropout: float,
-) -> None:
-    """Raise ValueError for settings of a language model that do not go together."""
-    if n_blocks < 0:
-        raise ValueError(f"n_blocks must be at least 0, got {n_blocks}")
-    check_choice("mixer", mixer, MIXERS)
-    check_choice("norm", norm, NORMS)
-    check_choice("positions", positions, POSITIONS)
-    check_dropout(dropout)
-    if positions == "sinusoidal":
-        check_even(positions, "d_model", d_model)
-    if mixer == "heads":
-        return
-    asked_for = {
-        f"positions={positions!r}": positions in ("rotary", "alibi"),
-        f"d_head={d_head}": d_head is not None,
-        "qkv_bias=True": qkv_bias,
-        "divided=False": not divided,
-    }
-    for setting, asked in asked_for.items():
-        if asked:
-            raise ValueError(f"{setting} needs mixer='heads', got mixer={mixer!r}")

@@ -133,7 +133,7 @@ def operations(spec: RunSpec) -> float:
     return 2.0 * 3.0 * spec.batch * length * multiplications
 
 
-def products(draws: Draws) -> dict[str, Callable[[], object]]:
+def raw_scores(draws: Draws) -> dict[str, Callable[[], object]]:
     """A square matrix product in each precision."""
     a, b = (draws.normal(SIDE, SIDE, salt=salt) for salt in "ab")
     low = a.bfloat16(), b.bfloat16()
@@ -153,7 +153,7 @@ def test_a_step_beside_a_plain_one(
     steps = {"plain": plain_step(implementation, STEP, tokens)}
     for precision in PRECISIONS:
         steps[precision] = our_step(implementation, replace(STEP, precision=precision), tokens)
-    alone = products(draws)
+    alone = raw_scores(draws)
     variants: dict[tuple[str, str], Callable[[], object]] = {}
     variants |= {("step", name): step for name, step in steps.items()}
     variants |= {("product", name): product for name, product in alone.items()}
@@ -201,12 +201,12 @@ def test_a_step_of_a_hard_head(
 ) -> None:
     """What it saves to take numbers below float32's normal range for zero, as training does.
 
-    The division's head of width 256 at the small budget, undivided against divided, after training:
+    The division's head of width 256 at the small budget, unscaled against scaled, after training:
     with such numbers kept, and flushed.
     """
     variants = {
         name: trained_step(implementation, DIVISION_RUNS["ci"].runs[f"256, {name}"], tokens)
-        for name in ("undivided", "divided")
+        for name in ("unscaled", "scaled")
     }
 
     def both() -> dict[str, dict[str, Timing]]:
@@ -218,11 +218,11 @@ def test_a_step_of_a_hard_head(
             torch.set_flush_denormal(False)
 
     measured = once(benchmark, both)
-    show(f"\nundivided / divided step, median (quartiles) of {ROUNDS} rounds, float32")
+    show(f"\nundivided / scaled step, median (quartiles) of {ROUNDS} rounds, float32")
     for numbers, timings in measured.items():
-        against = summary(ratios(timings["undivided"], timings["divided"]))
+        against = summary(ratios(timings["unscaled"], timings["scaled"]))
         show(line(f"numbers below the normal range {numbers}", [against]))
-        benchmark.extra_info[f"undivided / divided, {numbers}"] = asdict(against)
+        benchmark.extra_info[f"unscaled / scaled, {numbers}"] = asdict(against)
 
 
 def test_how_a_step_grows(

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from claims.experiments import BATCH, LENGTH, RATE, Budgets, Experiment, small
+from claims.experiments import BATCH, LENGTH, RATE, small
 from claims.experiments.rungs import FOUR_HEADS, ONE_BLOCK
+from claims.training.experiment import Budgets, Experiment
 from claims.training.spec import Evaluation, ModelSettings, RunSpec, Text
 
 RECORDED = ("scores", "gradients")
@@ -33,13 +34,13 @@ def _short(d_head: int) -> RunSpec:
 
 
 def both(runs: dict[str, RunSpec]) -> dict[str, RunSpec]:
-    """Every run divided, as it is given, and undivided, under otherwise identical settings."""
+    """Every run scaled, as it is given, and unscaled, under otherwise identical settings."""
     return {
-        f"{label}, {'divided' if divided else 'undivided'}": replace(
-            run, model=replace(run.model, divided=divided)
+        f"{label}, {'scaled' if scaled else 'unscaled'}": replace(
+            run, model=replace(run.model, scaled=scaled)
         )
         for label, run in runs.items()
-        for divided in (True, False)
+        for scaled in (True, False)
     }
 
 

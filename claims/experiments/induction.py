@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from claims.experiments import Budgets, Experiment
+from claims.training.experiment import Budgets, Experiment
 from claims.training.spec import ModelSettings, Repeats, RunSpec
 
 DATA = Repeats(vocabulary=32, length=32, shortest=8, longest=16)

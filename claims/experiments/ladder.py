@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from claims.experiments import BATCH, LENGTH, RATE, Budgets, Experiment, small
+from claims.experiments import BATCH, LENGTH, RATE, small
 from claims.experiments.rungs import (
     AVERAGE_ADDED,
     FOUR_HEADS,
@@ -13,6 +13,7 @@ from claims.experiments.rungs import (
     WITH_MLP,
 )
 from claims.experiments.rungs import LADDER as RUNGS
+from claims.training.experiment import Budgets, Experiment
 from claims.training.spec import Evaluation, RunSpec, Text
 
 LADDER_RUNS: Budgets = {

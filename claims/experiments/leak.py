@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from claims.experiments import Budgets, Experiment
 from claims.experiments.ladder import LADDER_RUNS
 from claims.experiments.rungs import ONE_BLOCK
+from claims.training.experiment import Budgets, Experiment
 
 LEAK_RUNS: Budgets = {
     budget: Experiment(

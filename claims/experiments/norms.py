@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from claims.experiments import LENGTH, Budgets, Experiment, small
+from claims.experiments import LENGTH, small
 from claims.experiments.rungs import ONE_BLOCK
+from claims.training.experiment import Budgets, Experiment
 from claims.training.spec import Evaluation, RunSpec, Text
 
 DEEP = replace(ONE_BLOCK.model, n_blocks=12)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from claims.experiments import Budgets, Experiment
 from claims.experiments.rungs import ONE_BLOCK
+from claims.training.experiment import Budgets, Experiment
 from claims.training.spec import PRECISIONS, Evaluation, RunSpec, Text
 
 _RUN = RunSpec(

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from claims.experiments import Budgets, Experiment
 from claims.instruments.languages.schemas import LENGTH, POOL
+from claims.training.experiment import Budgets, Experiment
 from claims.training.spec import ModelSettings, RunSpec, Schemas
 
 # Seed and draw are set by `Experiment.of`.

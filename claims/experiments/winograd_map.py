@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from claims.experiments import Budgets, Experiment
 from claims.experiments.winograd import IN_POOL, ONE, TWO, small
+from claims.training.experiment import Budgets, Experiment
 from claims.training.spec import RunSpec
 
 STEPS = {"one block": (250, 500, 1000, 4000), "two blocks": (250, 500, 1000)}

@@ -11,7 +11,8 @@ import hypothesis
 from torch import Tensor
 
 from claims.harness.ledger import Entry
-from claims.harness.tolerance import Judgement, Tolerance, has_nan, plain
+from claims.harness.per_seed import PerSeed
+from claims.harness.tolerance.judgement import Judgement, Tolerance, has_nan, plain
 
 
 class Refuted(AssertionError):
@@ -33,7 +34,7 @@ class Record:
     kind: str
     ok: bool
     measured: Any
-    document: Any
+    expected: Any
     allowed: str
     unit: str = ""
     detail: str = ""
@@ -64,17 +65,16 @@ class Check:
         tolerance: Tolerance,
         *,
         unit: str = "",
-        seeds: list[int] | None = None,
         device: str = "cpu",
         facts: Mapping[str, Any] | None = None,
     ) -> None:
         """Compare and record.
 
         Args:
-            measured: what was measured; its type depends on the tolerance.
-            tolerance: one of the four kinds, holding the document's or the derived value.
+            measured: what was measured; its type depends on the tolerance. Values of runs are
+                `PerSeed`, whose seeds are recorded.
+            tolerance: one of the kinds, holding the document's or the derived value.
             unit: of the measured value, where it has one ("MiB", "tokens").
-            seeds: those of the runs behind the value, where there were several.
             device: where it was measured.
             facts: what else belongs beside the value, such as which of many like comparisons it is.
 
@@ -93,12 +93,12 @@ class Check:
             kind=tolerance.kind,
             ok=judgement.ok,
             measured=judgement.measured,
-            document=judgement.document,
+            expected=judgement.expected,
             allowed=judgement.allowed,
             unit=unit,
             detail=judgement.detail,
             facts={**plain(facts or {}), **judgement.facts},
-            seeds=seeds or [],
+            seeds=measured.seeds if isinstance(measured, PerSeed) else [],
             device=device,
         )
         self._keep(record)
@@ -122,7 +122,7 @@ class Check:
             "claim": f"{entry.id} ({entry.section}, {entry.place})",
             "says": entry.statement,
             "measured": f"{record.measured}{unit}",
-            "expected": f"{record.document}{unit}",
+            "expected": f"{record.expected}{unit}",
             "allowed": f"{record.allowed} [{record.kind}]",
             "difference": record.detail,
             "facts": "; ".join(f"{name}: {fact}" for name, fact in record.facts.items()),

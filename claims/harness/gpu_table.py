@@ -1,6 +1,6 @@
 """`--gpu-table FILE.csv`: what the GPU claims measured, as a table to carry back and commit.
 
-A card is often at hand for minutes, on a machine that is gone afterwards. One row per comparison,
+A GPU is often at hand for minutes, on a machine that is gone afterwards. One row per comparison,
 and beside the table the facts that it depends on, as beside a stored table.
 """
 
@@ -10,7 +10,6 @@ import csv
 import io
 import json
 import platform
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,33 +17,12 @@ import pytest
 import torch
 
 from claims.harness import machine
-from claims.harness.report import Outcome, Report, command, demand_writable
-from claims.harness.tables import commit, provenance_path, write_whole
+from claims.harness.files import write_whole
+from claims.harness.options import command
+from claims.harness.provenance import commit, provenance_path, today
+from claims.harness.report import Outcome, Report
 
-COLUMNS = ("claim", "verdict", "ok", "measured", "document", "allowed", "unit", "facts", "seconds")
-
-
-def demand_new(target: str, *, asked: bool) -> None:
-    """Refuse, before anything runs, what could not be written or would be overwritten.
-
-    Args:
-        asked: whether -m asks for the GPU claims.
-
-    Raises:
-        ValueError: with what is allowed.
-    """
-    table = Path(target)
-    if table.suffix != ".csv":
-        raise ValueError(f"--gpu-table {target}: give a file that ends in .csv")
-    demand_writable("--gpu-table", target)
-    for path in (table, provenance_path(table)):
-        if path.exists():
-            raise ValueError(
-                f"--gpu-table {target}: {path} exists, and no run replaces what another measured; "
-                "give a new file, or remove the old one"
-            )
-    if not asked:
-        raise ValueError(f"--gpu-table {target}: it holds what a GPU measured; add -m gpu")
+COLUMNS = ("claim", "verdict", "ok", "measured", "expected", "allowed", "unit", "facts", "seconds")
 
 
 class GpuTable:
@@ -54,16 +32,16 @@ class GpuTable:
         """`source` is the digest of the implementation, for where no commit is known."""
         self._path = path.absolute()
         self._results = results
-        # Read now: a card that a claim has broken answers nothing afterwards.
+        # Read now: a GPU that a claim has broken answers nothing afterwards.
         self._facts = {
             "torch": torch.__version__,
             "python": platform.python_version(),
-            **machine.card(),
+            **machine.gpu(),
             "implementation": config.getoption("implementation"),
             "source_sha256": source,
             "base_seed": config.getoption("base_seed"),
             "commit": commit(),
-            "date": datetime.now(UTC).date().isoformat(),
+            "date": today(),
             "command": command(config),
         }
 

@@ -13,8 +13,9 @@ import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
-FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
-LEDGER = FIXTURES / "ledger.yaml"
+from claims.harness import paths
+
+SCHEMA = paths.FIXTURES / "ledger.schema.json"
 
 
 class LedgerError(ValueError):
@@ -35,6 +36,16 @@ class Expected(Mapping[str, Any]):
                 f"ledger entry '{self._claim_id}' expects {known}; the test asks for '{key}'"
             )
         return self._values[key]
+
+    def at(self, budget: str | None) -> Expected:
+        """The values at a budget: one that the ledger gives by budget is that budget's."""
+        if budget is None:
+            return self
+        chosen = {
+            key: value[budget] if isinstance(value, Mapping) and budget in value else value
+            for key, value in self._values.items()
+        }
+        return Expected(self._claim_id, chosen)
 
     def __iter__(self) -> Any:
         return iter(self._values)
@@ -58,6 +69,7 @@ class Entry:
     awaits: str = ""
     needs: tuple[str, ...] = ()
     beyond: str = ""
+    subject: str = ""
     at_document: Mapping[str, str] | None = None
 
     @property
@@ -83,7 +95,11 @@ class Entry:
 
     @property
     def module(self) -> str:
-        """The test module of the claim's section: 2-average -> test_02_average."""
+        """The test module: that of its section (2-average -> test_02_average), or of its subject,
+        in `beyond/`, where it has one.
+        """
+        if self.subject:
+            return f"test_{self.subject.replace('-', '_')}"
         number, _, name = self.section.partition("-")
         return f"test_{int(number):02d}_{name.replace('-', '_')}"
 
@@ -134,7 +150,7 @@ def load_ledger(path: Path) -> Ledger:
         raise LedgerError(f"the ledger {path.name} cannot be read: {error.strerror}") from error
     except yaml.YAMLError as error:
         raise LedgerError(f"the ledger {path.name} is not valid YAML: {error}") from error
-    schema = json.loads((FIXTURES / "ledger.schema.json").read_text(encoding="utf-8"))
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     faults = [_sentence(fault, raw) for fault in Draft202012Validator(schema).iter_errors(raw)]
     if not faults:
         faults = _cross_faults(raw)
@@ -178,6 +194,11 @@ def _cross_faults(raw: Mapping[str, Any]) -> list[str]:
     for claim in raw["claims"]:
         if claim["section"] not in raw["sections"]:
             faults.append(f"claim {claim['id']}: section '{claim['section']}' is none of {known}")
+        if "subject" in claim and "beyond" not in claim:
+            faults.append(
+                f"claim {claim['id']}: a claim of the document stands in its section's module; "
+                "only what goes beyond it has a subject"
+            )
         if "at_document" in claim and claim["kind"] != "training":
             faults.append(f"claim {claim['id']}: only claims of kind 'training' have a budget")
         if "awaits" in claim and claim["verdict"] != "not run":

@@ -22,7 +22,7 @@ def gpu_fault() -> str:
         why = f" (CUDA_VISIBLE_DEVICES='{hidden}')" if hidden is not None else ""
         return f"torch {torch.__version__} finds no CUDA device{why}"
     try:
-        # A driver that is too old, or a card that this build has no kernels for, fails only at a
+        # A driver that is too old, or a GPU that this build has no kernels for, fails only at a
         # launch.
         torch.ones(1, device="cuda").add(1).item()
     except RuntimeError as error:
@@ -41,11 +41,11 @@ def description() -> dict[str, str]:
     }
 
 
-def card() -> dict[str, str]:
+def gpu() -> dict[str, str]:
     """The facts of the GPU and of what drives it, where there is a usable one."""
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     return {
-        "card": properties.name,
+        "gpu": properties.name,
         "capability": f"{properties.major}.{properties.minor}",
         "memory": f"{properties.total_memory} bytes",
         "driver": _driver(),

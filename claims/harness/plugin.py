@@ -3,68 +3,32 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-# cuBLAS reads this once, at its first use; 8.125 MiB is what cards before Hopper take by default.
+# cuBLAS reads this once, at its first use; 8.125 MiB is what GPUs before Hopper take by default.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:2:16:8")
 
 import hypothesis
 import pytest
 import torch
 
-from claims.harness import completeness, gpu_table, ledger, machine, report, tables
+from claims.harness import completeness, gpu_table, machine, options, paths, report
 from claims.harness.check import BrokenClaim, Check, Refuted, Undecided
-from claims.harness.implementation import IMPLEMENTATION, Implementation
 from claims.harness.isolation import GlobalState
-from claims.harness.ledger import Entry, Expected, Ledger
-from claims.harness.mark import BUDGETS, base_seed_of, budget_of, claim_id, declared
-from claims.harness.seeds import BASE_SEEDS, DEFAULT_BASE_SEED, Draws, parse_base_seeds
+from claims.harness.mark import base_seed_of, budget_of, declared
+from claims.harness.stash import BASE_SEEDS, IMPLEMENTATION, LEDGER, entry_of
 
-LEDGER = pytest.StashKey[Ledger]()
+pytest_plugins = ("claims.harness.fixtures",)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("claims", "claims of the chapter")
-    group.addoption(
-        "--implementation",
-        default="transformer",
-        metavar="PACKAGE",
-        help="importable package to run the claims against (default: transformer)",
-    )
-    group.addoption(
-        "--base-seed",
-        default=str(DEFAULT_BASE_SEED),
-        metavar="N|N..M",
-        help=f"seed of every draw (default: {DEFAULT_BASE_SEED}); "
-        "with a range, every claim that draws runs once per seed",
-    )
-    group.addoption(
-        "--budget",
-        metavar="|".join(BUDGETS),
-        help="run trained claims at one budget alone: 'ci' takes minutes on a CPU, 'document' is "
-        "the document's own and needs a GPU or hours (default: both, the document's marked gpu)",
-    )
-    group.addoption(
-        "--device",
-        metavar="cpu",
-        help="with --budget document: train on the CPU, for whoever has the hours",
-    )
-    group.addoption(
-        "--claims-json", metavar="FILE", help="write every claim's verdict and record to FILE"
-    )
-    group.addoption(
-        "--gpu-table",
-        metavar="FILE.csv",
-        help="with -m gpu: write what the GPU claims measured to a new FILE.csv, "
-        "and what it depends on to FILE.provenance.json",
-    )
+    options.add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    _refuse_bad_options(config)
+    options.refuse_bad_options(config)
     # One thread: the same rounding on every machine and under xdist, which brings the parallelism.
     torch.set_num_threads(1)
     # TF32 would keep 10 bits of a float32 product, silently.
@@ -80,69 +44,25 @@ def pytest_configure(config: pytest.Config) -> None:
             config.pluginmanager.register(table, "claims-gpu-table")
 
 
-def _refuse_bad_options(config: pytest.Config) -> None:
-    """Every fault that can be known before anything runs, as one sentence."""
-    try:
-        config.stash[LEDGER] = ledger.load_ledger(ledger.LEDGER)
-        config.stash[BASE_SEEDS] = parse_base_seeds(config.getoption("base_seed"))
-        config.stash[IMPLEMENTATION] = Implementation(config.getoption("implementation"))
-        if (target := config.getoption("claims_json")) is not None:
-            report.demand_writable("--claims-json", target)
-        if (target := config.getoption("gpu_table")) is not None:
-            gpu_table.demand_new(target, asked=_asks_for_gpu(config))
-    except ValueError as error:
-        raise pytest.UsageError(str(error)) from error
-    _refuse_bad_budget(config)
-    tables.refuse_regeneration_in_ci(config)
-    unknown = completeness.unknown_tables(config.stash[LEDGER], tables.EXPECTED)
-    if unknown:
-        raise pytest.UsageError("\n".join(unknown))
-    # -m gpu asks for the GPU; a green run of skips would say that it answered.
-    if _asks_for_gpu(config) and (fault := machine.gpu_fault()):
-        raise pytest.UsageError(f"-m '{config.option.markexpr}' needs a CUDA GPU: {fault}")
-    # pytest-benchmark would switch itself off and leave a run that is green and timed nothing.
-    asked = [o for o in ("enable", "only") if config.getoption(f"benchmark_{o}", False)]
-    if asked and config.getoption("dist", "no") != "no":
-        raise pytest.UsageError(
-            f"--benchmark-{asked[0]} with xdist: workers that share the machine would time each "
-            "other; run benchmarks without -n"
-        )
-
-
-def _asks_for_gpu(config: pytest.Config) -> bool:
-    wanted = re.sub(r"\bnot\s*(\([^)]*\)|\w+)", "", config.getoption("markexpr", ""))
-    return re.search(r"\bgpu\b", wanted) is not None
-
-
-def _refuse_bad_budget(config: pytest.Config) -> None:
-    budget, device = config.getoption("budget"), config.getoption("device")
-    if budget not in (None, *BUDGETS):
-        raise pytest.UsageError(f"--budget takes {' or '.join(BUDGETS)}, not '{budget}'")
-    if device not in (None, "cpu"):
-        raise pytest.UsageError(f"--device takes cpu, not '{device}'; without it a GPU is used")
-    if device == "cpu" and budget != "document":
-        raise pytest.UsageError("--device cpu belongs to --budget document; all else runs there")
-    if budget == "document" and device is None and (fault := machine.gpu_fault()):
-        raise pytest.UsageError(
-            f"--budget document needs a CUDA GPU: {fault}. Add --device cpu to train on this "
-            "CPU, for hours"
-        )
-
-
 def _set_up_hypothesis() -> None:
     """One profile. What departs from Hypothesis' defaults, and why:
 
     - derandomize: the same examples on every run, so that a red CI is red at home.
     - deadline None: the first, lazy call into torch takes longer than any other.
-    - too_slow suppressed: building tensors is slow on a busy machine; nothing else is suppressed.
+    - too_slow suppressed: building tensors is slow on a busy machine.
+    - function_scoped_fixture suppressed: the examples of a claim share `check` on purpose, which
+      merges them into one record; no other fixture of a claim changes from example to example.
     - report_multiple_bugs False: several failures would come as a group, which hides that all are
-    Refuted.
+      Refuted.
     """
     hypothesis.settings.register_profile(
         "claims",
         derandomize=True,
         deadline=None,
-        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+        suppress_health_check=[
+            hypothesis.HealthCheck.too_slow,
+            hypothesis.HealthCheck.function_scoped_fixture,
+        ],
         report_multiple_bugs=False,
         print_blob=False,
         database=None,
@@ -191,7 +111,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m deselects by the marks that are added here
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    faults = completeness.faults(config.stash[LEDGER], items, tables.EXPECTED)
+    faults = completeness.faults(config.stash[LEDGER], items, paths.EXPECTED)
     if faults:
         raise pytest.UsageError(
             "ledger and tests disagree:\n" + "\n".join(f"  {f}" for f in faults)
@@ -201,7 +121,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         budget = budget_of(item)
         if budget == "document" and config.getoption("device") != "cpu":
             item.add_marker(pytest.mark.gpu)
-        entry = _entry(item)
+        entry = entry_of(item)
         if entry is None:
             continue
         if "gpu" in entry.needs:
@@ -221,7 +141,7 @@ def _deselect_other_budgets(config: pytest.Config, items: list[pytest.Item]) -> 
     chosen = config.getoption("budget")
     others = []
     for item in items:
-        budget, entry = budget_of(item), _entry(item)
+        budget, entry = budget_of(item), entry_of(item)
         too_small = budget == "ci" and entry is not None and entry.needs_document
         again = budget == "document" and base_seed_of(item) not in (
             None, config.stash[BASE_SEEDS][0]
@@ -233,85 +153,13 @@ def _deselect_other_budgets(config: pytest.Config, items: list[pytest.Item]) -> 
         items[:] = [item for item in items if item not in others]
 
 
-def _entry(item: pytest.Item) -> Entry | None:
-    name = claim_id(item)
-    return None if name is None else item.config.stash[LEDGER][name]
-
-
-# ---- fixtures ----------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="session")
-def implementation(pytestconfig: pytest.Config) -> Implementation:
-    """The package under test, through the seam (`implementation.py` lists its names)."""
-    return pytestconfig.stash[IMPLEMENTATION]
-
-
-@pytest.fixture
-def check(request: pytest.FixtureRequest) -> Check:
-    """`check(measured, tolerance)`, the only way to compare."""
-    item = request.node
-    options = [f"--base-seed {request.config.getoption('base_seed')}"]
-    if (package := request.config.getoption("implementation")) != "transformer":
-        options.append(f"--implementation {package}")
-    return Check(_require_entry(request), f'pytest "{item.nodeid}" {" ".join(options)}')
-
-
-@pytest.fixture
-def document(request: pytest.FixtureRequest) -> Expected:
-    """What the document says of this claim: the ledger entry's `expected`."""
-    return _require_entry(request).expected
-
-
-@pytest.fixture
-def base_seed(pytestconfig: pytest.Config) -> int:
-    """The base seed; parametrised when --base-seed is a range."""
-    return pytestconfig.stash[BASE_SEEDS][0]
-
-
-@pytest.fixture
-def rng(request: pytest.FixtureRequest, base_seed: int) -> Draws:
-    """Random streams of this test, from (base seed, test, salt)."""
-    item = request.node
-    parameters = getattr(item, "callspec", None)
-    chosen = dict(parameters.params) if parameters else {}
-    chosen.pop("base_seed", None)
-    name = f"{item.module.__name__}.{item.originalname}"
-    return Draws(base_seed, f"{name}{sorted(chosen.items(), key=str) or ''}")
-
-
-@pytest.fixture
-def table(request: pytest.FixtureRequest) -> tables.Table:
-    """`table(columns, decimals)`, the stored expected table of this claim."""
-    entry = _require_entry(request)
-    path = tables.EXPECTED / entry.module / f"{entry.id}.csv"
-    return tables.Table(path, request, request.config.stash[BASE_SEEDS])
-
-
-@pytest.fixture(scope="session")
-def cuda() -> torch.device:
-    """The GPU; without a usable one the claim is not run, with the reason."""
-    if fault := machine.gpu_fault():
-        pytest.skip(f"needs a CUDA GPU: {fault}")
-    return torch.device("cuda")
-
-
-def _require_entry(request: pytest.FixtureRequest) -> Entry:
-    entry = _entry(request.node)
-    if entry is None:
-        raise pytest.UsageError(
-            f'{request.node.nodeid}: `{request.fixturename}` belongs to a test marked @claim("id")'
-        )
-    return entry
-
-
 # ---- running -----------------------------------------------------------------------------------
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
     """Around the body of every test: global state is restored, and a claim must keep the rules."""
-    entry = _entry(pyfuncitem)
+    entry = entry_of(pyfuncitem)
     before = GlobalState()
     try:
         result = yield
@@ -351,7 +199,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Put the claim's outcome on the test report, for xdist's controller, JUnit and summary."""
     outcome = yield
-    entry = _entry(item)
+    entry = entry_of(item)
     decided = outcome.when == "call" or not outcome.passed
     if call.excinfo is not None and isinstance(
         call.excinfo.value, BrokenClaim | Undecided

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import textwrap
 from collections import Counter
@@ -18,11 +17,12 @@ import pytest
 from claims.harness import machine
 from claims.harness.check import Record
 from claims.harness.diagnosis import Likeness, looks_like
+from claims.harness.files import write_whole
 from claims.harness.ledger import Entry, Ledger
-from claims.harness.tables import write_whole
+from claims.harness.options import asks_for_everything, command
+from claims.harness.stash import CORPUS_LINE
 
 VERDICTS = ("exact", "holds", "refuted", "not run", "failed")
-CLAIMS = Path(__file__).resolve().parents[1]
 
 
 def verdict_of(records: Sequence[Record]) -> str:
@@ -231,7 +231,7 @@ class Report:
 
     def _missing(self) -> list[str]:
         """Claims that a run of everything should have collected, and some plugin lost."""
-        if not _asks_for_everything(self._config):
+        if not asks_for_everything(self._config):
             return []
         seen = {outcome.claim for outcome in self._outcomes.values()}
         return [
@@ -263,41 +263,6 @@ class Report:
         }
 
 
-# Set by whoever finds the corpus: the harness itself knows no instrument.
-CORPUS_LINE = pytest.StashKey[str]()
-
-
-def demand_writable(option: str, target: str) -> None:
-    """Raise ValueError when the file that an option names could not be written."""
-    path = Path(target).absolute()
-    if path.is_dir() or not path.parent.is_dir():
-        fault = "it is a folder" if path.is_dir() else f"the folder {path.parent} does not exist"
-        raise ValueError(f"{option} {target}: {fault}; give a file in an existing folder")
-    if not os.access(path.parent, os.W_OK):
-        raise ValueError(f"{option} {target}: the folder {path.parent} is not writable")
-
-
-def _asks_for_everything(config: pytest.Config) -> bool:
-    option = config.getoption
-    narrowed = (
-        option("keyword", "")
-        or option("markexpr", "") not in ("", "not gpu")
-        or option("budget", None) == "document"
-        or option("collectonly", False)
-        or option("deselect", None)
-        or option("lf", False)
-        or option("ignore", None)
-        or option("ignore_glob", None)
-        or option("maxfail", 0)
-        or option("stepwise", False)
-    )
-    paths = [
-        (config.invocation_params.dir / arg.partition("::")[0]).resolve() for arg in config.args
-    ]
-    whole = any(path == CLAIMS or path in CLAIMS.parents for path in paths)
-    return whole and not narrowed
-
-
 def _wrap(text: str) -> list[str]:
     """`text` as an item of a list, within the terminal's width and a readable one."""
     width = max(40, min(shutil.get_terminal_size().columns, 120))
@@ -308,10 +273,4 @@ def _wrap(text: str) -> list[str]:
         subsequent_indent="      ",
         break_long_words=False,  # test ids are to be copied
         break_on_hyphens=False,
-    )
-
-
-def command(config: pytest.Config) -> str:
-    return " ".join(
-        ["pytest", *(f"'{a}'" if " " in a else a for a in config.invocation_params.args)]
     )

@@ -1,39 +1,45 @@
-"""Randomness as an argument: every draw comes from (base seed, test, salt).
+"""Randomness as an argument: every draw comes from (base seed, claim, salt).
+
+The claim is named by its id, so that a claim that moves to another module draws the same.
 
 Draws are float32 or float64 on the CPU, and are cast and moved afterwards, because half-precision
-and CUDA generators change between releases and cards.
+and CUDA generators change between releases and GPUs.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-import pytest
 import torch
 from torch import Tensor
 
 DEFAULT_BASE_SEED = 17
-BASE_SEEDS = pytest.StashKey[Sequence[int]]()
 _T = TypeVar("_T")
 
 # torch.randn fills 16 numbers at a time: lengths that are multiples of 16 share their prefix.
 _BLOCK = 16
 
 
-class Draws:
-    """The `rng` fixture: named random streams of one test."""
+def seed_of(*parts: object) -> int:
+    """A 63-bit seed, a hash of the parts."""
+    text = "|".join(map(str, parts))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
-    def __init__(self, base_seed: int, test: str) -> None:
+
+class Draws:
+    """The `rng` fixture: named random streams of one claim."""
+
+    def __init__(self, base_seed: int, name: str) -> None:
+        """`name` is the claim's id, with the parameters of its test where it has some."""
         self.base_seed = base_seed
-        self._test = test
+        self._name = name
 
     def seed(self, salt: str = "") -> int:
-        """A 63-bit seed, a hash of base seed, test and salt."""
-        text = f"{self.base_seed}|{self._test}|{salt}"
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+        """The seed of (base seed, claim, salt)."""
+        return seed_of(self.base_seed, self._name, salt)
 
     def generator(self, salt: str = "") -> torch.Generator:
         """A fresh CPU generator; equal salts give equal streams."""

@@ -14,24 +14,19 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
-import platform
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-import torch
 from pytest_regressions.common import perform_regression_check
 
+from claims.harness import paths
 from claims.harness.check import BrokenClaim, Refuted
-from claims.harness.ledger import FIXTURES
+from claims.harness.files import write_whole
+from claims.harness.provenance import provenance, provenance_path
 
-EXPECTED = FIXTURES / "expected"
 Columns = Mapping[str, Sequence[Any]]
 
 
@@ -87,38 +82,6 @@ class Table:
         write_whole(provenance_path(self.path), json.dumps(facts, indent=2) + "\n")
 
 
-def provenance(seeds: Sequence[int], command: str) -> dict[str, Any]:
-    """Where, when and from what a table of measured values was made."""
-    return {
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": "cpu",
-        "threads": torch.get_num_threads(),
-        "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
-        "seeds": list(seeds),
-        "commit": commit(),
-        "date": datetime.now(UTC).date().isoformat(),
-        "command": command,
-    }
-
-
-def provenance_path(table: Path) -> Path:
-    return table.with_suffix(".provenance.json")
-
-
-def refuse_regeneration_in_ci(config: pytest.Config) -> None:
-    """CI compares with what was committed; it never writes."""
-    asked = config.getoption("regen_all") or config.getoption("force_regen")
-    if asked and os.environ.get("CI"):
-        raise pytest.UsageError(
-            "CI is set: stored tables are not rewritten (--regen-all, --force-regen)"
-        )
-    if config.getoption("force_regen"):
-        raise pytest.UsageError(
-            "--force-regen rewrites only the tables that differ; use --regen-all, with -k to choose"
-        )
-
-
 def _frame(columns: Columns, decimals: Mapping[str, int]) -> pd.DataFrame:
     floats = {name for name, values in columns.items() if any(isinstance(v, float) for v in values)}
     if floats != set(decimals):
@@ -171,29 +134,9 @@ def _compare(obtained_file: Path, stored_file: Path, decimals: Mapping[str, int]
         raise Refuted(f"{_shown(stored_file)} differs:\n" + "\n".join(f"  {f}" for f in faults))
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
-
-
 def _shown(path: Path) -> str:
-    root = FIXTURES.parent
-    return str(path.relative_to(root)) if path.is_relative_to(root) else path.name
+    return str(path.relative_to(paths.ROOT)) if path.is_relative_to(paths.ROOT) else path.name
 
 
 def _test_id(request: pytest.FixtureRequest) -> str:
     return str(request.node.nodeid)
-
-
-def commit() -> str:
-    """The commit that a table was made at, marked when the tree held more than it."""
-    command = ["git", "-C", str(FIXTURES.parent), "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
-        return subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=10
-        ).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        print("table: no git commit to record", file=sys.stderr)
-        return "unknown"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from claims.harness.report import CLAIMS
+from claims.harness.paths import CLAIMS
 from claims.instruments.text.corpus import Corpus, CorpusError
 from claims.plugins.session import CORPUS_VARIABLE, corpus_of, given_corpus, tokens_of
 

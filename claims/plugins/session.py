@@ -1,4 +1,4 @@
-"""What is looked up once per session: the corpus, its tokens, the folder of what is kept."""
+"""The corpus and its tokens, looked up once per session for both plugins."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 import pytest
 from torch import Tensor
 
-from claims.harness.implementation import IMPLEMENTATION
-from claims.harness.report import CORPUS_LINE
-from claims.instruments.text.corpus import CACHE_VARIABLE, Corpus, CorpusError, find_corpus
+from claims.harness.files import cache_dir
+from claims.harness.stash import CORPUS_LINE, IMPLEMENTATION
+from claims.instruments.text.corpus import Corpus, CorpusError, find_corpus
 from claims.instruments.text.tokens import token_ids
 
 CORPUS_VARIABLE = "CLAIMS_CORPUS"
@@ -42,16 +41,6 @@ def _tokenise(config: pytest.Config) -> tuple[Any, Tensor] | str:
         return f"{implementation.package} does not provide Tokenizer"
     source = implementation.source_digest()
     return token_ids(found, implementation.Tokenizer, cache_dir(), source_digest=source)
-
-
-def cache_dir() -> Path:
-    """Where tokens, runs and a downloaded corpus are kept between runs."""
-    named = os.environ.get(CACHE_VARIABLE)
-    return (
-        Path(named).expanduser()
-        if named
-        else Path(platformdirs.user_cache_dir("transformer-claims"))
-    )
 
 
 def corpus_of(config: pytest.Config) -> Corpus | CorpusError:

@@ -8,12 +8,13 @@ import pytest
 from torch import Tensor
 
 from claims.harness import machine
-from claims.harness.implementation import IMPLEMENTATION, Implementation
+from claims.harness.files import cache_dir
+from claims.harness.implementation import Implementation
 from claims.harness.mark import RunsOn, base_seed_of, budget_of, runs_on
-from claims.harness.seeds import BASE_SEEDS
+from claims.harness.stash import BASE_SEEDS, IMPLEMENTATION
 from claims.instruments.text.corpus import Corpus
 from claims.instruments.text.tokens import digest
-from claims.plugins.session import cache_dir, corpus_of, tokens_of
+from claims.plugins.session import corpus_of, tokens_of
 from claims.training.pool import (
     Place,
     cores,
@@ -159,7 +160,7 @@ def runs(
     assert declared is not None  # it has a budget
     if fault := _fault(config, item):
         pytest.skip(fault)
-    implementation.LanguageModel  # noqa: B018  a package without one has its claims not run
+    implementation.LanguageModel  # noqa: B018  raises Missing: the claim is not run
     return Runs(
         declared.budgets[budget], declared.labels, _first_seed(budget, base_seed),
         _corpus_digest(config), _device(config, item), config.stash[GATHERED], implementation,

@@ -1,4 +1,4 @@
-"""What the Winograd sections come to over ten seeds: `python -m claims.studies.attention_maps FOLDER`.
+"""The Winograd sections over ten seeds: `python -m claims.studies.attention_maps FOLDER`.
 
 Trains what the run store lacks, about an hour on one core, and writes into FOLDER
 
@@ -31,10 +31,12 @@ import torch
 from claims.experiments.induction import FORMING
 from claims.experiments.winograd import WINOGRAD
 from claims.experiments.winograd_map import WINOGRAD_STEPS, WINOGRAD_VARIANTS
+from claims.harness import paths
+from claims.harness.files import cache_dir, write_whole
 from claims.harness.implementation import Implementation
-from claims.harness.ledger import LEDGER, load_ledger
-from claims.harness.tables import provenance, write_whole
-from claims.instruments.languages.answers import held_out, mean_row, rows, shares
+from claims.harness.ledger import load_ledger
+from claims.harness.provenance import provenance
+from claims.instruments.languages.answers import mean_row, rows, shares
 from claims.instruments.languages.circuits import BROKEN, Cut, circuit, cut
 from claims.instruments.languages.repeated_rows import (
     induction_scores,
@@ -51,8 +53,8 @@ from claims.instruments.languages.schemas import (
     SECOND,
     Sentence,
 )
-from claims.plugins.session import cache_dir
 from claims.studies.heat_map import heat_maps
+from claims.training.batches import held_out
 from claims.training.pool import Failure, Place, cores, do_all, merged
 from claims.training.progress_bar import shown
 from claims.training.run import trained_model
@@ -238,7 +240,7 @@ TABLES: Mapping[str, Callable[[Models], Iterable[Row]]] = {
 def _maps(models: Models) -> tuple[dict[str, np.ndarray[Any, Any]], str]:
     """The arrays by settings, and the picture."""
     words = PRINTED[0].words[: SCORED + 1]
-    printed = load_ledger(LEDGER)["map-rows-sum-to-one"].expected["rows"]
+    printed = load_ledger(paths.LEDGER)["map-rows-sum-to-one"].expected["rows"]
     panels = {
         "the document": {name.removeprefix("blk "): printed[name] for name in sorted(printed)}
     }

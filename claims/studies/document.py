@@ -19,17 +19,17 @@ from pathlib import Path
 
 import pandas as pd
 
-from claims.experiments import Experiment
 from claims.experiments.division import DIVISION_RUNS, STEEPER_RUNS
 from claims.experiments.ladder import LADDER_RUNS, OVERFITTING_RUNS
 from claims.experiments.leak import LEAK_RUNS
 from claims.experiments.norms import NORM_RUNS
 from claims.experiments.positions import POSITION_RUNS
 from claims.experiments.precision import PRECISION_RUNS
-from claims.harness.tables import commit, write_whole
-from claims.plugins.session import cache_dir
+from claims.harness.files import cache_dir, write_whole
+from claims.harness.provenance import commit
 from claims.studies.document_tables import Values, tables
 from claims.training import sealed
+from claims.training.experiment import Experiment
 from claims.training.spec import Evaluation, RunResult, RunSpec, Score
 from claims.training.store import RESULT, SCORES, listed
 
@@ -140,7 +140,7 @@ def _quantities(spec: RunSpec, result: RunResult) -> dict[str, float]:
         for block, scores in enumerate(snapshot.scores, 1):
             found[f"score std, block {block}, {when}"] = scores.std
             found[f"entropy, block {block}, {when}"] = scores.entropy
-            found[f"hard rows, block {block}, {when}"] = scores.hard
+            found[f"saturated rows, block {block}, {when}"] = scores.saturated
     return found
 
 

@@ -34,7 +34,7 @@ WIDTHS = ("32 of four heads", "128, long", "128", "256", "1024", "1024 at 0.003"
 # Quantity, and how many decimals it is shown with.
 OF_UNDIVIDED = {
     "score std, block 1, first": 1, "score std, block 1, last": 0, "entropy, block 1, last": 4,
-    "hard rows, block 1, last": 4,
+    "saturated rows, block 1, last": 4,
 }
 POSITIONS = ("learned", "sinusoidal", "rotary", "alibi", "none")
 WINDOWS = ("64", "128", "256", "64, last 16", "128, last 64", "256, last 64")
@@ -58,11 +58,11 @@ def tables(values: Values) -> str:
         return shown(values.get((experiment, run, quantity), ()), decimals)
 
     def division(label: str) -> list[str]:
-        undivided, divided = f"{label}, undivided", f"{label}, divided"
-        row = [label, *(cell("division", run) for run in (divided, undivided))]
+        unscaled, scaled = f"{label}, unscaled", f"{label}, scaled"
+        row = [label, *(cell("division", run) for run in (scaled, unscaled))]
         for quantity, decimals in OF_UNDIVIDED.items():
-            row.append(cell("division", undivided, quantity, decimals))
-        return [*row, cell("division", divided, "score std, block 1, last")]
+            row.append(cell("division", unscaled, quantity, decimals))
+        return [*row, cell("division", scaled, "score std, block 1, last")]
 
     every = [
         _table(
@@ -82,8 +82,8 @@ def tables(values: Values) -> str:
             ],
         ),
         _table(
-            ["the division (l.110 to l.118)", "divided", "undivided", "score std, undivided, first",
-             "last", "entropy, last", "hard rows, last", "score std, divided, last"],
+            ["the division (l.110 to l.118)", "scaled", "unscaled", "score std, unscaled, first",
+             "last", "entropy, last", "saturated rows, last", "score std, scaled, last"],
             [division(label) for label in WIDTHS],
         ),
         _table(

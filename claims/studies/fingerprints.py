@@ -34,9 +34,9 @@ from hypothesis import Phase
 from rich.progress import track
 
 from claims.harness.diagnosis import Mistake, mistakes
-from claims.harness.tables import write_whole
-from claims.instruments.text.corpus import CACHE_VARIABLE, CorpusError, find_corpus
-from claims.plugins.session import CORPUS_VARIABLE, cache_dir
+from claims.harness.files import CACHE_VARIABLE, cache_dir, write_whole
+from claims.instruments.text.corpus import CorpusError, find_corpus
+from claims.plugins.session import CORPUS_VARIABLE
 from claims.training.pool import cores
 
 CHOICE = "not gpu and not trains"

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from claims.harness.tables import write_whole
+from claims.harness.files import write_whole
 
 MARGIN = "margin in standard errors"
 OUTSIDE = "seeds outside"

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from claims.plugins.session import cache_dir
+from claims.harness.files import cache_dir
 from claims.training.pool import name_of
 from claims.training.spec import RunSpec
 from claims.training.store import Busy, Listed, listed, remove, remove_stray_locks

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from claims.harness.seeds import seed_of
 from claims.instruments.languages.repeated_rows import repeated
-from claims.instruments.languages.schemas import CATEGORY, POOL, Language, Split
+from claims.instruments.languages.schemas import CATEGORY, POOL, Language, Sentence, Split
 from claims.instruments.languages.schemas import split as split_pairs
 from claims.instruments.text.tokens import split as split_tokens
 from claims.training.spec import Repeats, RunSpec, Schemas, Text
@@ -46,16 +46,18 @@ def schemas(data: Schemas) -> tuple[Language, Split]:
     return language, split_pairs(language, data.held_out, generator)
 
 
+def held_out(spec: RunSpec) -> tuple[Language, list[Sentence]]:
+    """The language that a run was on, and the sentences that it never saw."""
+    if not isinstance(spec.data, Schemas):
+        raise ValueError("only runs on schemas hold out sentences")
+    language, parts = schemas(spec.data)
+    return language, parts.held_out
+
+
 def training_split(ids: Tensor | None) -> Tensor:
     if ids is None:
         raise ValueError("a run on text needs the tokens of a corpus")
     return split_tokens(ids)[0]
-
-
-def seed_of(*parts: object) -> int:
-    """A 63-bit seed, a hash of the parts."""
-    text = "|".join(map(str, parts))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 def _windows(spec: RunSpec, ids: Tensor, length: int) -> Batches:

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from claims.harness.seeds import seed_of
 from claims.instruments.text.tokens import split as split_tokens
-from claims.training.batches import batches, seed_of
+from claims.training.batches import batches
 from claims.training.loss import loss_and_gradient
 from claims.training.snapshots import PROBE_WINDOWS, gradient_norms, head_scores
 from claims.training.spec import (
@@ -49,7 +50,7 @@ def _without_mask(implementation: Implementation, model: ModelSettings) -> Any:
     in_the_heads = model.positions if model.positions in ("rotary", "alibi") else "none"
     return implementation.MultiHeadAttention(
         model.d_model, model.n_heads, d_head=model.d_head, qkv_bias=model.qkv_bias,
-        divided=model.divided, positions=in_the_heads, causal=False,
+        scaled=model.scaled, positions=in_the_heads, causal=False,
     )
 
 

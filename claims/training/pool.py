@@ -15,11 +15,10 @@ from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
-from claims.harness.implementation import Implementation
+from claims.harness.implementation import Implementation, Missing
 from claims.training.run import run, settle_process
 from claims.training.spec import RunResult, RunSpec, Text
 from claims.training.store import Busy, RunStore, Weights, dump, load
@@ -29,7 +28,7 @@ from claims.training.store import Busy, RunStore, Weights, dump, load
 class Failure:
     """A run that raised: the package under test could not be trained.
 
-    lacking    it has not the names for it, so that its claims are not run
+    lacking    the package lacks a name that the run needs, so that its claims are not run
     """
 
     sentence: str
@@ -85,7 +84,7 @@ def name_of(spec: RunSpec) -> str:
     words += [] if m.residual else ["not added"]
     words += [f"{m.norm}-norm"] if m.norm != "none" else []
     words += [m.positions] if m.positions != "none" else []
-    words += [] if m.divided else ["undivided"]
+    words += [] if m.scaled else ["unscaled"]
     words += [] if spec.causal else ["no mask"]
     words += [f"warmup {spec.warmup}"] if spec.warmup else []
     return f"{', '.join(words)}, seed {spec.seed}"
@@ -226,7 +225,7 @@ def _outcome(
         return run(implementation, spec, store, ids, report=report, wait=wait)
     except Busy:
         raise
-    except pytest.skip.Exception as lack:  # the seam: the package lacks a name
+    except Missing as lack:
         return Failure(str(lack), lacking=True)
     except Exception as error:  # whatever a package under test raises is its claims' failure
         sentence = f"{name_of(spec)} cannot be trained: {type(error).__name__}: {error}"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-import pytest
-
-from claims.experiments import Experiment
-from claims.harness.implementation import Implementation
+from claims.harness.implementation import Implementation, Missing
+from claims.harness.per_seed import PerSeed
+from claims.training.experiment import Experiment
 from claims.training.pool import Failure, Outcome
 from claims.training.run import trained_model
 from claims.training.spec import Evaluation, RunResult, RunSpec
@@ -52,11 +51,11 @@ class Runs:
             raise ValueError(f"the claim declares {', '.join(self._labels)}; it asks for '{label}'")
         return [spec.on(self._corpus) for spec in self._experiment.of(label, self._first)]
 
-    def results(self, label: str) -> list[RunResult]:
+    def results(self, label: str) -> PerSeed[RunResult]:
         """The results of one label, by seed. Raises RunFailed."""
-        return [self._result(spec) for spec in self.specs(label)]
+        return self._per_seed(map(self._result, self.specs(label)))
 
-    def perplexities(self, label: str, evaluation: Evaluation | None = None) -> list[float]:
+    def perplexities(self, label: str, evaluation: Evaluation | None = None) -> PerSeed[float]:
         """The perplexity after training, by seed; by default of the first evaluation declared.
 
         Raises ValueError for an evaluation that the run does not have, and RunFailed.
@@ -68,14 +67,14 @@ class Runs:
             if asked not in scores:
                 raise ValueError(f"the run '{label}' has the evaluations {[*scores]}, not {asked}")
             values.append(scores[asked].perplexity)
-        return values
+        return self._per_seed(values)
 
-    def models(self, label: str) -> list[Any]:
+    def models(self, label: str) -> PerSeed[Any]:
         """The trained models of one label, by seed."""
         self.results(label)
-        return [self._model(spec) for spec in self.specs(label)]
+        return self._per_seed(map(self._model, self.specs(label)))
 
-    def once(self, label: str, measure: Callable[[RunSpec, Any], T]) -> list[T]:
+    def once(self, label: str, measure: Callable[[RunSpec, Any], T]) -> PerSeed[T]:
         """`measure(specification, trained model)` by seed, taken once for all claims that ask."""
         self.results(label)
         kept, values = self._gathered.measured, []
@@ -84,7 +83,10 @@ class Runs:
             if key not in kept:
                 kept[key] = measure(spec, self._model(spec))
             values.append(kept[key])
-        return values
+        return self._per_seed(values)
+
+    def _per_seed(self, values: Iterable[T]) -> PerSeed[T]:
+        return PerSeed(self.seeds, values)
 
     def _model(self, spec: RunSpec) -> Any:
         return trained_model(self._implementation, spec, self._gathered.stores[self.device])
@@ -94,7 +96,7 @@ class Runs:
         merged, outcome = self._gathered.outcomes[self.device, spec.digest()]
         if isinstance(outcome, Failure):
             if outcome.lacking:
-                pytest.skip(outcome.sentence)
+                raise Missing(outcome.sentence)
             raise RunFailed(f"{outcome.sentence}\n{outcome.details}".strip())
         # Evaluations of the same training that other claims asked for are left aside.
         scores = dict(zip(merged.evaluations, outcome.scores, strict=True))

@@ -100,7 +100,7 @@ def keep_freed_memory() -> None:
 def settle_process() -> None:
     """What a process that only trains sets for itself: one thread, memory kept, full precision.
 
-    And numbers below float32's normal range are zero: the weights of a hard head are full of them,
+    And numbers below float32's normal range are zero: the weights of a saturated head are full of them,
     a core takes many times as long over each, and beside the others of their sum they are nothing.
     """
     torch.set_num_threads(1)

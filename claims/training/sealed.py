@@ -1,14 +1,11 @@
-"""Files that are whole or not there: written beside their place, moved, and checked when read."""
+"""Files that tell whether they are whole: a first line holds the digest of the rest."""
 
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from pathlib import Path
 
-# What a process that was killed leaves of a file that it was writing; it stands for nothing.
-PART = ".part"
+from claims.harness.files import write_whole
 
 
 class TornFile(ValueError):
@@ -17,21 +14,8 @@ class TornFile(ValueError):
 
 def write(path: Path, body: bytes) -> None:
     """The digest of `body` on a first line, then `body`. Raises OSError; `path` is then as before.
-
-    The file is on the disk before it has its name: a name never stands for half a file, not even
-    after the machine itself went down.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=path.name, suffix=PART, dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_whole(path, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
 
 
 def read(path: Path) -> bytes | None:

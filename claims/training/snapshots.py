@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from claims.instruments.attention.activations import passing_through
-from claims.instruments.attention.scores import causal_std, entropy, hard, products
+from claims.instruments.attention.scores import causal_std, entropy, raw_scores, saturated
 from claims.training.spec import HeadScores, RunSpec
 
 PROBE_WINDOWS = 8
@@ -24,14 +24,14 @@ def _block_scores(model: Any, block: int, spec: RunSpec, probe: Tensor) -> HeadS
     mixer = model.blocks[block].mixer
     x, _ = passing_through(mixer, lambda: model(probe))
     weights = mixer(x, return_weights=True)[1]
-    scores = products(mixer, x, spec.model.n_heads)
-    if spec.model.divided:
+    scores = raw_scores(mixer, x, spec.model.n_heads)
+    if spec.model.scaled:
         d_head = spec.model.d_head or spec.model.d_model // spec.model.n_heads
         scores = scores / d_head**0.5
     return HeadScores(
         std=causal_std(scores),
         entropy=float(entropy(weights).mean()),
-        hard=float(hard(weights).float().mean()),
+        saturated=float(saturated(weights).float().mean()),
     )
 
 

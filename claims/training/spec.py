@@ -35,7 +35,7 @@ class ModelSettings:
     positions: str = "learned"
     tied: bool = False
     qkv_bias: bool = False
-    divided: bool = True
+    scaled: bool = True
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class HeadScores:
 
     std: float
     entropy: float
-    hard: float
+    saturated: float
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from claims.instruments.text.corpus import CACHE_VARIABLE
+from claims.harness.files import CACHE_VARIABLE, PART
 from claims.training import sealed
 from claims.training.evaluation import EVALUATION_FORMAT
 from claims.training.spec import Evaluation, RunResult, RunSpec, Score
@@ -157,7 +157,7 @@ class RunStore:
             self._fault(f"the run store {self.folder} takes no lock ({_reason(error)})")
         else:
             with suppress(OSError):
-                for part in self.entry(spec).glob(f"*{sealed.PART}"):
+                for part in self.entry(spec).glob(f"*{PART}"):
                     part.unlink()
         try:
             yield

@@ -16,14 +16,14 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from claims.harness.tolerance import Judgement, MisusedTolerance
+from claims.harness.tolerance.judgement import Judgement, MisusedTolerance
 
 FALSE_FAIL = 1e-6
 POWER = 0.999
 
 
 @dataclass(frozen=True)
-class proportion:
+class share_within:
     """k successes in n independent draws, for a share that the claim puts in [low, high].
 
     Exact binomial limits: refuted when k is beyond what a share of `low` or `high` gives with
@@ -72,7 +72,7 @@ class proportion:
 
 
 @dataclass(frozen=True)
-class mean:
+class mean_within:
     """The mean of n independent draws, for an expectation that the claim puts in [low, high].
 
     Student's t limits around the sample mean; the draws need not be normal, but their mean must be
@@ -105,7 +105,7 @@ class mean:
 
 
 @dataclass(frozen=True)
-class variance:
+class variance_near:
     """The variance of n independent normal draws with known mean zero, against `expected`.
 
     n s^2 / expected is chi-squared with n degrees of freedom, exactly; `detects` is relative.
@@ -140,7 +140,7 @@ class variance:
 
 
 @dataclass(frozen=True)
-class uniform:
+class uniformly_distributed:
     """Counts over equally likely cells, by Pearson's chi-squared test of goodness of fit.
 
     `detects` is Cohen's effect size w, the root of the sum of (p_i - 1/cells)^2 * cells.

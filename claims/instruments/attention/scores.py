@@ -1,4 +1,4 @@
-"""What rows of scores and weights look like: spread, entropy, effective tokens, hard rows.
+"""What rows of scores and weights look like: spread, entropy, effective tokens, saturated rows.
 
 A row is the last dimension: one query, m keys. Scores are what goes into a softmax, weights are
 what comes out. Everything is a function of plain tensors, so that rows drawn for the purpose, a
@@ -43,7 +43,7 @@ def jacobian_trace(weights: Tensor) -> Tensor:
     return jacobian_diagonal(weights).sum(-1)
 
 
-def hard(weights: Tensor, threshold: float = HARD) -> Tensor:
+def saturated(weights: Tensor, threshold: float = HARD) -> Tensor:
     """Whether one key has more than `threshold` of the weight, (..., n, m) -> bool (..., n)."""
     return weights.amax(-1) > threshold
 
@@ -120,8 +120,8 @@ def attention_input(model: nn.Module, tokens: Tensor, block: int = 0) -> Tensor:
     return seen[0]
 
 
-def products(mixer: nn.Module, x: Tensor, n_heads: int) -> Tensor:
-    """q.k for every query and key of x (B, T, d), undivided and unmasked: (B, n_heads, T, T).
+def raw_scores(mixer: nn.Module, x: Tensor, n_heads: int) -> Tensor:
+    """q.k for every query and key of x (B, T, d), unscaled and unmasked: (B, n_heads, T, T).
 
     From the mixer's submodules `q` and `k`, before any rotary turn or ALiBi distance.
     """

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from claims.instruments.cost.fake_gpu import Card
+from claims.instruments.cost.fake_gpu import Gpu
 from claims.instruments.cost.memory import Allocation, Footprint, measure
 from claims.instruments.cost.memory.allocator import GRANULE, WORKSPACE
 
@@ -55,15 +55,15 @@ def layer_footprint(
     return measure(one_pass, named=named, workspace=workspace, granule=granule)
 
 
-def pass_on(card: Card, make: Callable[[], nn.Module], n: int, d: int) -> Callable[[], object]:
-    """A pass without gradients of the layer, for x (1, n, d), both on the card.
+def pass_on(gpu: Gpu, make: Callable[[], nn.Module], n: int, d: int) -> Callable[[], object]:
+    """A pass without gradients of the layer, for x (1, n, d), both on the GPU.
 
     No number is drawn: x is zero, and the weights are whatever is there.
     """
     with torch.device("meta"):
         layer = make()
-    layer.to_empty(device=card.device)
-    x = torch.zeros(1, n, d, device=card.device)
+    layer.to_empty(device=gpu.device)
+    x = torch.zeros(1, n, d, device=gpu.device)
 
     def one_pass() -> None:
         with torch.no_grad():

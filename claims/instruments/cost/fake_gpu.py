@@ -1,4 +1,4 @@
-"""Memory as a card's allocator counts it, and a pretended card for machines that have none.
+"""Memory as a GPU's allocator counts it, and a fake GPU for machines that have none.
 
 Bytes are counted twice: as asked for, which can be predicted to the byte, and as allocated, in
 blocks that the allocator may leave larger than asked for.
@@ -33,7 +33,7 @@ class Bytes:
         return Bytes(self.asked - other.asked, self.allocated - other.allocated)
 
 
-class Card(Protocol):
+class Gpu(Protocol):
     """A device and its memory."""
 
     device: torch.device
@@ -53,7 +53,7 @@ class Card(Protocol):
 
 @dataclass(frozen=True)
 class Counted:
-    """What a step takes on a card: `workspace` of cuBLAS, in bytes, 0 where it was there before;
+    """What a step takes on a GPU: `workspace` of cuBLAS, in bytes, 0 where it was there before;
     and the peaks of each repeat, with what the step reads, above what was in use before.
     """
 
@@ -61,18 +61,18 @@ class Counted:
     peaks: tuple[Bytes, ...]
 
 
-def count(place: Callable[[], Callable[[], object]], card: Card, repeats: int = 3) -> Counted:
-    """Count the memory of a step. `place()` puts what it reads on the card and returns the step."""
-    before = card.now()
+def count(place: Callable[[], Callable[[], object]], gpu: Gpu, repeats: int = 3) -> Counted:
+    """Count the memory of a step. `place()` puts what it reads on the GPU and returns the step."""
+    before = gpu.now()
     step = place()
-    placed = card.now()
+    placed = gpu.now()
     step()
-    workspace = (card.now() - placed).asked
+    workspace = (gpu.now() - placed).asked
 
     def peak() -> Bytes:
-        card.forget()
+        gpu.forget()
         step()
-        return card.most() - before
+        return gpu.most() - before
 
     return Counted(workspace, tuple(peak() for _ in range(repeats)))
 
@@ -86,7 +86,7 @@ def runs_out(step: Callable[[], object]) -> bool:
     return False
 
 
-class CudaCard:
+class CudaGpu:
     """A CUDA device, by the counters of PyTorch's caching allocator."""
 
     def __init__(self, device: torch.device) -> None:
@@ -104,7 +104,7 @@ class CudaCard:
 
     @contextmanager
     def capped(self, cap: int) -> Iterator[None]:
-        """By a share of the card's memory; a card that has less than `cap` keeps all of it."""
+        """By a share of the GPU's memory; a GPU that has less than `cap` keeps all of it."""
         total = torch.cuda.get_device_properties(self.device).total_memory
         torch.cuda.empty_cache()
         torch.cuda.set_per_process_memory_fraction(min(1.0, cap / total), self.device)
@@ -124,17 +124,17 @@ class CudaCard:
 
 
 @contextmanager
-def pretended_card(workspace: int) -> Iterator[Card]:
-    """The meta device as a card that gives cuBLAS `workspace` bytes at its first product.
+def fake_gpu(workspace: int) -> Iterator[Gpu]:
+    """The meta device as a GPU that gives cuBLAS `workspace` bytes at its first product.
 
     It keeps books of its own, apart from the instrument `memory`: a sum that grows when a storage
     is made and falls when it dies. Its blocks are as large as they have to be.
     """
-    with as_on_cuda(), _PretendedCard(workspace) as card:
-        yield card
+    with as_on_cuda(), _FakeGpu(workspace) as gpu:
+        yield gpu
 
 
-class _PretendedCard(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
     device = torch.device("meta")
 
     def __init__(self, workspace: int) -> None:

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from claims.instruments.attention.activations import attention_weights, passing_through
 from claims.instruments.languages.schemas import SCORED, Language, Sentence, count_answers
-from claims.training.batches import schemas
-from claims.training.spec import RunSpec, Schemas
 
 
 @dataclass(frozen=True)
@@ -87,11 +85,3 @@ def logit_lens(
         ended = model.norm(ended)
     logits: Tensor = model.head(ended)
     return logits
-
-
-def held_out(spec: RunSpec) -> tuple[Language, list[Sentence]]:
-    """The language that a run was on, and the sentences that it never saw."""
-    if not isinstance(spec.data, Schemas):
-        raise ValueError("only runs on schemas hold out sentences")
-    language, parts = schemas(spec.data)
-    return language, parts.held_out

@@ -11,6 +11,7 @@ from typing import Literal
 
 import pooch
 
+from claims.harness.files import CACHE_VARIABLE
 from claims.instruments.text import standin
 
 # Tiny Shakespeare as karpathy/char-rnn has it.
@@ -27,7 +28,6 @@ OPENING_SHA256 = "dd95711302202f44363bd040cc21b09bb365a3dc2c979646f1555ca138f878
 FEWEST_CHARACTERS = 10_000  # of another corpus: its held-out tenth still has a few hundred tokens
 DOWNLOAD_TIMEOUT = 10  # seconds to connect, and of silence: a machine without a network waits once
 CACHED_FILE = "tinyshakespeare.txt"
-CACHE_VARIABLE = "CLAIMS_CACHE"  # the environment variable that moves the cache directory
 
 
 class CorpusError(ValueError):

@@ -3,8 +3,6 @@
 import hashlib
 import io
 import json
-import os
-import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from claims.instruments.text.corpus import CACHE_VARIABLE, Corpus, CorpusError, CorpusWarning
+from claims.harness.files import CACHE_VARIABLE, replacing, write_whole
+from claims.instruments.text.corpus import Corpus, CorpusError, CorpusWarning
 
 TOKEN_CACHE_FORMAT = 1  # raise it when the files of an entry change
 TOKENIZER_FILE, IDS_FILE, MANIFEST_FILE = "tokenizer.json", "ids.npy", "manifest.json"
@@ -123,17 +122,13 @@ def _load(entry: Path, tokenizer_type: TokenizerType[T]) -> tuple[T, torch.Tenso
 
 def _store(entry: Path, tokenizer: TrainedTokenizer, ids: Ids) -> None:
     """Write the entry's files, each whole or not at all, and the digests of the two others last."""
-    entry.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=entry) as name:
-        unfinished = Path(name)
-        tokenizer.save(unfinished / TOKENIZER_FILE)
-        np.save(unfinished / IDS_FILE, ids, allow_pickle=False)
-        digests = _digests(
-            (unfinished / TOKENIZER_FILE).read_bytes(), (unfinished / IDS_FILE).read_bytes()
-        )
-        (unfinished / MANIFEST_FILE).write_text(json.dumps(digests), encoding="utf-8")
-        for file in (TOKENIZER_FILE, IDS_FILE, MANIFEST_FILE):
-            os.replace(unfinished / file, entry / file)
+    with replacing(entry / TOKENIZER_FILE) as part:
+        tokenizer.save(part)
+        tokenizer_bytes = part.read_bytes()
+    buffer = io.BytesIO()
+    np.save(buffer, ids, allow_pickle=False)
+    write_whole(entry / IDS_FILE, buffer.getvalue())
+    write_whole(entry / MANIFEST_FILE, json.dumps(_digests(tokenizer_bytes, buffer.getvalue())))
 
 
 def _digests(tokenizer: bytes, ids: bytes) -> dict[str, str]:

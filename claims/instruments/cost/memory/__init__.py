@@ -137,7 +137,7 @@ def following(
             them by, all on the meta device. What the block reads and is not named counts as well,
             by the name of the operation that reads it first.
         workspace: bytes of cuBLAS's workspace (see `workspace_bytes`; the default is PyTorch's for
-            cards before Hopper).
+            GPUs before Hopper).
         granule: bytes to round storages up to; 1 counts the bytes asked for.
 
     Raises:

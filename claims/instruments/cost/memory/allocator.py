@@ -31,7 +31,7 @@ def largest_block_bytes(requested: int) -> int:
 def workspace_bytes(config: str) -> int:
     """The bytes that a CUBLAS_WORKSPACE_CONFIG stands for: pairs of :SIZE:COUNT, SIZE in KiB.
 
-    PyTorch's own default is :4096:2:16:8, 8.125 MiB, and 32 MiB on cards of compute capability 9,
+    PyTorch's own default is :4096:2:16:8, 8.125 MiB, and 32 MiB on GPUs of compute capability 9,
     10 and 12 (Hopper, Blackwell).
 
     Raises:

@@ -3,7 +3,7 @@
 The kernel that CUDA would choose (sdp_utils.cpp, for compute capability 8.0 and above) is asked for
 by name, and its meta version makes the tensors that it would make: flash attention for half
 precision without a mask, else the memory-efficient one. Where neither fits, or both are ruled out
-(torch.nn.attention.sdpa_kernel), there is the plain path. A Hopper card may take cuDNN's kernel
+(torch.nn.attention.sdpa_kernel), there is the plain path. A Hopper GPU may take cuDNN's kernel
 where this takes flash attention.
 """
 

@@ -1,0 +1,10 @@
+"""Where this project's claims and its fixtures lie."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CLAIMS = ROOT / "claims"
+FIXTURES = ROOT / "fixtures"
+LEDGER = FIXTURES / "ledger.yaml"
+EXPECTED = FIXTURES / "expected"
+IMPLEMENTATIONS = FIXTURES / "implementations"

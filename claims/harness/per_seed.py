@@ -1,0 +1,62 @@
+"""Values of runs, one per seed, that know their seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Generic, TypeVar, overload
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class PerSeed(Sequence[T], Generic[T]):
+    """One value per seed. `check` reads the seeds off it.
+
+    Differences and ratios are taken seed by seed: runs of one seed share their batches, and with
+    them much of chance.
+    """
+
+    def __init__(self, seeds: Iterable[int], values: Iterable[T]) -> None:
+        """Raises ValueError unless there are as many values as seeds."""
+        self.seeds = list(seeds)
+        self._values = list(values)
+        if len(self.seeds) != len(self._values):
+            raise ValueError(f"{len(self.seeds)} seeds have {len(self._values)} values")
+
+    def map(self, measure: Callable[[T], U]) -> PerSeed[U]:
+        """`measure(value)` for each seed."""
+        return PerSeed(self.seeds, map(measure, self._values))
+
+    def where(self, holds: Callable[[T], bool]) -> PerSeed[T]:
+        """The seeds whose value satisfies `holds`."""
+        kept = [(s, v) for s, v in zip(self.seeds, self._values, strict=True) if holds(v)]
+        return PerSeed([seed for seed, _ in kept], [value for _, value in kept])
+
+    def __sub__(self: PerSeed[float], other: PerSeed[float]) -> PerSeed[float]:
+        return PerSeed(self.seeds, (a - b for a, b in _pairs(self, other)))
+
+    def __truediv__(self: PerSeed[float], other: PerSeed[float]) -> PerSeed[float]:
+        return PerSeed(self.seeds, (a / b for a, b in _pairs(self, other)))
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._values)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        return self._values[index]
+
+    def __repr__(self) -> str:
+        return f"PerSeed({dict(zip(self.seeds, self._values, strict=True))})"
+
+
+def _pairs(a: PerSeed[float], b: PerSeed[float]) -> Iterator[tuple[float, float]]:
+    """Raises ValueError when the two are of other seeds: they are not to be compared one by one."""
+    if a.seeds != b.seeds:
+        raise ValueError(f"values of the seeds {a.seeds} and of {b.seeds} cannot be paired")
+    return zip(a, b, strict=True)

@@ -1,0 +1,43 @@
+"""An experiment: runs that are compared with each other, over the same seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from claims.training.spec import RunSpec, Schemas
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Runs that are compared with each other, every one over the same seeds.
+
+    runs     label -> the run, whose own seed is not used
+    seeds    0 to seeds - 1
+    """
+
+    runs: Mapping[str, RunSpec]
+    seeds: int
+
+    def __post_init__(self) -> None:
+        if not self.runs or self.seeds < 1:
+            raise ValueError(
+                f"an experiment has runs and seeds, got {len(self.runs)} and {self.seeds}"
+            )
+
+    def of(self, label: str, first: int = 0) -> list[RunSpec]:
+        """The run of that label, once per seed, counted from `first`.
+
+        In a Winograd language the seed also draws which pairs are held out, so that a mean over
+        seeds is one over splits as well.
+        """
+        return [_seeded(self.runs[label], first + i) for i in range(self.seeds)]
+
+
+def _seeded(run: RunSpec, seed: int) -> RunSpec:
+    data = replace(run.data, draw=seed) if isinstance(run.data, Schemas) else run.data
+    return replace(run, seed=seed, data=data)
+
+
+# By budget.
+Budgets = Mapping[str, Experiment]
