@@ -1,8 +1,9 @@
-"""Section 1: what came before, and the three things that were wrong with it.
+"""Section 1: what came before attention, and why it was replaced.
 
-A recurrence squeezes any input into one state of fixed size, sends its gradient through one
-Jacobian per step, and cannot take a step before the last one is done. The weighted sum over all
-states, of 2014, is the repair that the rest of the chapter turns into an architecture.
+A recurrence keeps a state of fixed size. Its gradient passes through one Jacobian per step, the
+whole input must fit into one vector, and each update waits for the one before. In 2014 the decoder
+got a weighted sum of all encoder states; the chapter applies that sum to one sequence, without the
+recurrence.
 """
 
 from __future__ import annotations
@@ -28,27 +29,23 @@ DOUBLE = torch.float64
 
 
 @claim("rnn-fixed-size-state")
-def test_a_recurrent_summary_has_one_size_whatever_the_length(check: Check) -> None:
+@settings(max_examples=30)
+@given(T=lengths(40))
+def test_a_recurrent_summary_has_one_size_whatever_the_length(check: Check, T: int) -> None:
     """A recurrent summary has a fixed size, whatever the length of the input.
 
-    A tanh cell of width 8 reads 1 to 40 tokens of width 3; what it keeps of them is (8,).
+    A tanh cell of width 8 reads 1 to 40 tokens of width 3; its last state has 8 numbers.
     """
     cell = Cell(torch.eye(8), torch.ones(8, 3))
-
-    @settings(max_examples=30)
-    @given(T=lengths(40))
-    def every_length(T: int) -> None:
-        check(cell.states(torch.zeros(8), torch.ones(T, 3))[-1].shape, exact(torch.Size([8])))
-
-    every_length()
+    check(cell.states(torch.zeros(8), torch.ones(T, 3))[-1].shape, exact(torch.Size([8])))
 
 
 @claim("bptt-product-of-jacobians")
 def test_backpropagation_through_t_steps_multiplies_t_jacobians(check: Check, rng: Draws) -> None:
     """Backpropagation through T steps multiplies T Jacobians.
 
-    The gradient through 12 steps of a tanh cell of width 8, against the product of diag(1 - h_t^2)
-    W written out. Each association of the product rounds an entry at most (w + 3) times per factor.
+    The gradient through 12 steps of a tanh cell of width w = 8, against the product of the
+    Jacobians diag(1 - h_t^2) W. Either way rounds an entry at most w + 3 times per factor.
     """
     T, w = 12, 8
     cell = Cell(rng.normal(w, w, salt="W", dtype=DOUBLE) / w**0.5, torch.eye(w, dtype=DOUBLE))
@@ -65,18 +62,18 @@ def test_backpropagation_through_t_steps_multiplies_t_jacobians(check: Check, rn
 def test_the_gradient_vanishes_or_explodes_with_t(check: Check, rng: Draws) -> None:
     """Because of that product the gradient vanishes or explodes with T.
 
-    A tanh cell with random weights. Where the spectral norm of W is 0.9, no Jacobian stretches more
-    than that: after T steps at most 0.9^T is left, whatever the tokens. Where its spectral radius
-    is 1.1, the gradient at the resting state is W^T, of norm at least 1.1^T. Growth per step.
+    Two tanh cells with random weights. If W has spectral norm 0.9, so have all Jacobians at most,
+    and the gradient shrinks to 0.9^T or less, whatever the tokens. If W has spectral radius 1.1,
+    the gradient at the zero state is the T-th power of W, whose norm is at least 1.1^T.
     """
     w, steps = 16, [10, 20, 40, 80]
     W, eye = rng.normal(w, w, salt="W", dtype=DOUBLE), torch.eye(w, dtype=DOUBLE)
-    tokens, silence = rng.normal(80, w, salt="x", dtype=DOUBLE), torch.zeros(80, w, dtype=DOUBLE)
-    rest = torch.zeros(w, dtype=DOUBLE)
-    damped = Cell(0.9 * W / torch.linalg.matrix_norm(W, 2), eye)
-    driven = Cell(1.1 * W / torch.linalg.eigvals(W).abs().max(), eye)
-    shrunk = [gradient_through_time(damped, rest, tokens[:T]) for T in steps]
-    grown = [gradient_through_time(driven, rest, silence[:T]) for T in steps]
+    tokens, zeros = rng.normal(80, w, salt="x", dtype=DOUBLE), torch.zeros(80, w, dtype=DOUBLE)
+    start = torch.zeros(w, dtype=DOUBLE)
+    shrinking = Cell(0.9 * W / torch.linalg.matrix_norm(W, 2), eye)
+    growing = Cell(1.1 * W / torch.linalg.eigvals(W).abs().max(), eye)
+    shrunk = [gradient_through_time(shrinking, start, tokens[:T]) for T in steps]
+    grown = [gradient_through_time(growing, start, zeros[:T]) for T in steps]
     check(_growth_per_step(shrunk, steps), within(0, 0.9, "norms multiply, and |tanh'| <= 1"))
     check(_growth_per_step(grown, steps), within(1.1, math.inf, "no norm is below the radius"))
 
@@ -92,17 +89,16 @@ def _growth_per_step(gradients: list[Tensor], steps: list[int]) -> Tensor:
 def test_an_orthogonal_linear_recurrence_neither_vanishes_nor_explodes(
     check: Check, rng: Draws
 ) -> None:
-    """The one exception: a linear recurrence with an orthogonal W keeps its gradient for ever.
+    """The exception: with an orthogonal W a linear recurrence neither vanishes nor explodes.
 
-    W is a random signed permutation; the gradient through 100 steps is still orthogonal, exactly.
+    W is a random signed permutation. The gradient J through 100 steps is orthogonal, exactly.
     """
     w = 16
     signs = rng.integers(0, 2, w, 1, salt="signs").double() * 2 - 1
     W = signs * torch.eye(w, dtype=DOUBLE)[rng.permutation(w)]
     cell = Cell(W, torch.eye(w, dtype=DOUBLE), activation=lambda x: x)
-    rest, silence = torch.zeros(w, dtype=DOUBLE), torch.zeros(100, w, dtype=DOUBLE)
-    J = gradient_through_time(cell, rest, silence)
-    because = "products of signed permutations hold nothing but 0, 1 and -1"
+    J = gradient_through_time(cell, torch.zeros(w, dtype=DOUBLE), torch.zeros(100, w, dtype=DOUBLE))
+    because = "products of signed permutations have no entries but 0, 1 and -1"
     check(J @ J.T, exact(torch.eye(w, dtype=DOUBLE), because))
 
 
@@ -110,8 +106,8 @@ def test_an_orthogonal_linear_recurrence_neither_vanishes_nor_explodes(
 def test_token_5_reaches_token_500_through_495_updates(check: Check, expected: Expected) -> None:
     """Information from token 5 reaches token 500 only through 495 sequential updates.
 
-    Counted on the graph that autograd records: the fewest operations on any path from the state
-    after token 5 to the state after token 500, in units of one update.
+    Counted on the graph that autograd records: the fewest operations on a path from the state
+    after token 5 to the state after token 500, against those of one update.
     """
     cell = Cell(torch.eye(2, requires_grad=True), torch.ones(2, 1))
     states = cell.states(torch.zeros(2), torch.ones(500, 1))
@@ -123,7 +119,7 @@ def test_token_5_reaches_token_500_through_495_updates(check: Check, expected: E
 def test_2014_is_three_years_before_the_transformer(check: Check, expected: Expected) -> None:
     """The bottleneck was repaired in 2014, three years before the transformer.
 
-    The two years as the chapter's references have them.
+    The difference of the two years that the chapter names.
     """
     check(expected["transformer"] - expected["bahdanau"], exact(expected["value"]))
 
@@ -132,10 +128,10 @@ def test_2014_is_three_years_before_the_transformer(check: Check, expected: Expe
 def test_the_decoder_takes_a_weighted_sum_of_all_encoder_states(
     implementation: Implementation, check: Check, rng: Draws
 ) -> None:
-    """The repair of 2014: a weighted sum of all encoder states, with weights computed on the spot.
+    """The repair of 2014: a weighted sum of all encoder states, with weights it computes itself.
 
-    One decoder query over 20 encoder states, in float32, against the sum written out in float64.
-    The plain float32 sum rounds as often as the function, in another order: twice its error.
+    One decoder query over 20 encoder states in float32, against the sum in float64. The plain
+    float32 sum rounds as often as the function does, in another order: twice its error is allowed.
     """
     query, states = rng.normal(1, 64, salt="query"), rng.normal(20, 64, salt="states")
     reference, plain = _weighted_sum(query.double(), states.double()), _weighted_sum(query, states)
@@ -156,8 +152,8 @@ def test_a_recurrence_takes_as_many_steps_as_tokens_and_attention_does_not(
 ) -> None:
     """h_t needs h_{t-1}, so the update is sequential; attention is a product of matrices.
 
-    How many operations had to wait for one another before the last output was there. In the
-    recurrence 3 for every token, a product, an addition and a tanh; in a head always as many.
+    Counted is the longest chain of operations that each need the result of the one before. A
+    recurrence has 3 per token (product, addition, tanh); a head has the same number at any length.
     """
     cell, head = Cell(torch.eye(4), torch.eye(4)), rng.build(lambda: implementation.Head(4, 4, 64))
     first = torch.zeros(4, requires_grad=True)
@@ -168,8 +164,8 @@ def test_a_recurrence_takes_as_many_steps_as_tokens_and_attention_does_not(
 
 
 @claim("linear-recurrence-is-one-product")
-def test_a_linear_recurrence_is_one_product_after_all(check: Check, rng: Draws) -> None:
-    """Where f is linear the updates need not wait: all states are one lower-triangular product.
+def test_a_linear_recurrence_is_one_product(check: Check, rng: Draws) -> None:
+    """The exception: a linear recurrence is one multiplication by a lower-triangular matrix.
 
     h_t = h_{t-1} / 2 + x_t for 16 tokens of whole numbers, against the matrix of powers of 1/2.
     """
@@ -187,8 +183,8 @@ def test_a_linear_recurrence_is_one_product_after_all(check: Check, rng: Draws) 
 def test_a_feature_detected_anywhere_is_detected_everywhere(check: Check, rng: Draws) -> None:
     """A convolution slides one small filter: what it detects anywhere, it detects everywhere.
 
-    A random image and filter of whole numbers. Moving the image by 3 rows and 5 columns moves the
-    output alike; the rows and columns that enter at the border are left out.
+    A random image and filter of whole numbers. If the image moves by 3 rows and 5 columns, so does
+    the output; the rows and columns that enter at the border are left out.
     """
     image = rng.integers(-9, 10, 1, 1, 24, 24, salt="image").double()
     kernel = rng.integers(-9, 10, 1, 1, 3, 3, salt="filter").double()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from claims.harness import paths
+from claims.instruments.text.corpus import Corpus, find_corpus
 
 ROOT = Path(__file__).resolve().parents[1]
 HEADER = """\
@@ -37,7 +38,7 @@ class Project:
         self.expected = self.folder / "fixtures" / "expected"
         self.expected.mkdir(parents=True)
         shutil.copy(ROOT / "pytest.ini", self.folder)
-        self._entries: list[dict[str, Any]] = []
+        self.entries: list[dict[str, Any]] = []
         self._patch = monkeypatch
         self.package("package", "def causal_mask(n, m=None, device=None): ...\n")
         monkeypatch.setattr(paths, "LEDGER", self.folder / "fixtures" / "ledger.yaml")
@@ -62,7 +63,7 @@ class Project:
             "kind": "exact",
             "verdict": verdict,
         }
-        self._entries.append(facts | more)
+        self.entries.append(facts | more)
         return self
 
     def test(self, source: str, module: str = "test_02_average") -> Project:
@@ -73,8 +74,8 @@ class Project:
 
     def write_ledger(self) -> None:
         sections = ["2-average", "3-average-as-softmax"]
-        own = sum("beyond" not in entry for entry in self._entries)
-        document = {"document": {"claims": own}, "sections": sections, "claims": self._entries}
+        own = sum("beyond" not in entry for entry in self.entries)
+        document = {"document": {"claims": own}, "sections": sections, "claims": self.entries}
         paths.LEDGER.write_text(yaml.safe_dump(document))
 
     def run(self, *options: str) -> pytest.RunResult:
@@ -90,8 +91,19 @@ class Project:
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
     return Project(pytester, monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def tiny_shakespeare(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """The exact text, for what is known of it alone; its path is in CLAIMS_CORPUS."""
+    if not (path := os.environ.get("CLAIMS_CORPUS")):
+        pytest.skip("needs Tiny Shakespeare: its path in the environment variable CLAIMS_CORPUS")
+    found = find_corpus(Path(path), tmp_path_factory.mktemp("no-cache"))
+    if not found.exact:
+        pytest.skip(f"needs Tiny Shakespeare: CLAIMS_CORPUS is {found.describe()}")
+    return found
 
 
 def output(result: pytest.RunResult) -> str:

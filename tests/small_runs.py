@@ -19,7 +19,7 @@ SCORED = replace(SPEC, evaluations=(Evaluation(8), Evaluation(8, "training")))
 
 
 def ids(n: int = 400) -> Tensor:
-    """(n,): tokens of a text that can be learned: each mostly tells the next."""
+    """(n,): tokens of a text that can be learned: each mostly determines the next."""
     generator = torch.Generator().manual_seed(7)
     noise = torch.randint(3, (n,), generator=generator)
     return (torch.arange(n) * 2 + noise) % VOCABULARY

@@ -1,4 +1,4 @@
-"""A claim that compared nothing, crashed or turned out otherwise than the ledger says is red."""
+"""A claim fails when it compares nothing, crashes, or has another verdict than the ledger's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from conftest import Project, output
 
 def test_a_claim_that_compares_and_agrees_passes(project: Project) -> None:
     project.entry("a", expected={"value": 3}).test(
-        '@claim("a")\ndef test_a(check, document):\n    check(3, exact(document["value"]))\n'
+        '@claim("a")\ndef test_a(check, expected):\n    check(3, exact(expected["value"]))\n'
     )
     project.run().assert_outcomes(passed=1)
 
@@ -78,7 +78,9 @@ def test_a_refuted_claim_is_not_excused_by_another_failure(project: Project, bod
 @pytest.mark.parametrize("verdict", ["holds", "refuted"])
 def test_seeds_that_do_not_decide_are_neither_verdict(project: Project, verdict: str) -> None:
     project.entry("a", verdict).test(
-        '@claim("a")\ndef test_a(check):\n    check([0.1, 0.9, 0.5], seed_mean_within((0.4, 1), "half"))\n'
+        '@claim("a")\ndef test_a(check):\n'
+        '    values = PerSeed([0, 1, 2], [0.1, 0.9, 0.5])\n'
+        '    check(values, seed_mean_within((0.4, 1), "half"))\n'
     )
     result = project.run()
     result.assert_outcomes(failed=1)
@@ -114,48 +116,12 @@ def test_nan_never_passes(project: Project) -> None:
     assert "NaN was measured" in output(result)
 
 
-def test_hypothesis_examples_share_one_record_and_a_failure_names_the_example(
-    project: Project,
-) -> None:
-    project.entry("a").entry("b").test("""
-@claim("a")
-def test_a(check):
-    @given(st.integers(0, 5))
-    def every(n):
-        check(n, within(0, 5, "drawn from there"))
-    every()
-
-@claim("b")
-def test_b(check):
-    @given(st.integers(0, 500))
-    def every(n):
-        check(n, within(0, 99, "not drawn from there"))
-    every()
-""")
-    result = project.run()
-    result.assert_outcomes(passed=1, failed=1)
-    text = output(result)
-    assert "n=100" in text  # shrunk
-    assert "2 checks were recorded" in text
-
-
-def test_a_refuted_claim_may_find_its_counterexample_with_hypothesis(project: Project) -> None:
-    project.entry("a", "refuted").test("""
-@claim("a")
-def test_a(check):
-    @given(st.integers(-500, 500))
-    def every(n):
-        check(n, within(-99, math.inf, "refuted in one way"))
-        check(n, within(-math.inf, 99, "and in another: two failures for Hypothesis"))
-    every()
-""")
-    project.run().assert_outcomes(xfailed=1)
-
-
-def test_check_and_table_belong_to_claims(project: Project) -> None:
+@pytest.mark.parametrize("fixture", ["check", "expected", "rng", "table"])
+def test_the_fixtures_of_claims_belong_to_claims(project: Project, fixture: str) -> None:
     project.entry("a").test(
-        '@claim("a")\ndef test_a(check):\n    check(1, exact(1))\ndef test_b(check):\n    pass\n'
+        '@claim("a")\ndef test_a(check):\n    check(1, exact(1))\n'
+        f"def test_b({fixture}):\n    pass\n"
     )
     result = project.run()
     result.assert_outcomes(passed=1, errors=1)
-    assert 'belongs to a test marked @claim("id")' in output(result)
+    assert f'test_b: `{fixture}` belongs to a test marked @claim("id")' in output(result)

@@ -45,6 +45,27 @@ def test_a_test_in_the_wrong_section(project: Project) -> None:
     assert "claim a: belongs to test_02_average" in refused(project)
 
 
+def test_a_subject_has_a_module_of_its_own(project: Project) -> None:
+    """Complete both ways, tables too, like the modules of the chapter."""
+    (project.claims / "beyond").mkdir()
+    project.entry("a").test(GOOD.format("a"))
+    project.entry("b", beyond="a fault", subject="odd-ends")
+    assert "no test of test_odd_ends decides it" in refused(
+        project.test(GOOD.format("c"), module="beyond/test_odd_ends")
+    )
+    (project.claims / "beyond" / "test_odd_ends.py").unlink()
+    project.test(GOOD.format("b"), module="beyond/test_odd_ends")
+    project.run().assert_outcomes(passed=2)
+    project.test(GOOD.format("b"))
+    assert "claim b: belongs to test_odd_ends, but test_02_average.test_b" in refused(project)
+
+
+def test_a_companion_belongs_to_the_module_of_its_section(project: Project) -> None:
+    project.entry("a").entry("b", beyond="what is true in its place").test(GOOD.format("a"))
+    assert "no test of test_02_average decides it" in refused(project)
+    project.test(GOOD.format("b")).run().assert_outcomes(passed=2)
+
+
 @pytest.mark.parametrize(("verdict", "more"), [("background", {}), ("not run", {"awaits": "x"})])
 def test_a_test_of_an_entry_that_should_have_none(
     project: Project, verdict: str, more: dict[str, str]

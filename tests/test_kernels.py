@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import transformer
-from claims import test_10_quadratic_cost as section
+from claims.beyond import test_fused_kernels as module
 from claims.harness import Check, Draws, Refuted
 from claims.harness.check import Record
 from claims.harness.ledger import load_ledger
@@ -30,15 +30,15 @@ from claims.instruments.attention.kernels import (
 
 CPU = torch.device("cpu")
 BODIES = {
-    "fused-error-on-the-gpu": section.test_fused_attention_on_the_gpu_errs_at_most_twice_the_plain,
+    "fused-error-on-the-gpu": module.test_fused_attention_on_the_gpu_errs_at_most_twice_the_plain,
     "fused-error-in-tf32-on-the-gpu": (
-        section.test_fused_attention_on_the_gpu_errs_at_most_twice_the_plain_in_tf32
+        module.test_fused_attention_on_the_gpu_errs_at_most_twice_the_plain_in_tf32
     ),
     "fused-error-in-float16-on-the-gpu": (
-        section.test_fused_attention_on_the_gpu_errs_at_most_twice_the_plain_in_float16
+        module.test_fused_attention_on_the_gpu_errs_at_most_twice_the_plain_in_float16
     ),
     "fused-error-in-bfloat16-on-the-gpu": (
-        section.test_fused_attention_on_the_gpu_errs_at_most_twice_the_plain_in_bfloat16
+        module.test_fused_attention_on_the_gpu_errs_at_most_twice_the_plain_in_bfloat16
     ),
 }
 WAYS = ("with a mask", "told that it is causal")
@@ -47,10 +47,10 @@ SDPA = F.scaled_dot_product_attention
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(section, "ON_A_CARD", (32, 16))
+    monkeypatch.setattr(module, "GPU_SIZE", (32, 16))
 
 
-class PretendedTf32(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class FakeTf32(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Products of float32 as a GPU makes them, where TF32 is on: of numbers with 10 bits."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -68,7 +68,7 @@ class PretendedTf32(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def run_body(claim: str) -> list[Record]:
     check = Check(load_ledger(LEDGER)[claim], "")
-    with PretendedTf32():
+    with FakeTf32():
         BODIES[claim](transformer, check, Draws(17, claim), CPU)  # type: ignore[arg-type]
     return check.records
 
@@ -91,13 +91,13 @@ def test_float32_and_tf32_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> Non
     tf32 = run_body("fused-error-in-tf32-on-the-gpu")[-1].measured
     assert single < 10 < 1000 < tf32
     # A GPU that has no TF32, and a switch that stays on.
-    monkeypatch.setattr(PretendedTf32, "_rounded", lambda self, x: x)
+    monkeypatch.setattr(FakeTf32, "_rounded", lambda self, x: x)
     with pytest.raises(Refuted, match="in TF32"):
         run_body("fused-error-in-tf32-on-the-gpu")
 
 
 def test_tf32_that_stays_on_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(section, "products_in_tf32", lambda wanted: products_in_tf32(True))
+    monkeypatch.setattr(module, "products_in_tf32", lambda wanted: products_in_tf32(True))
     with pytest.raises(Refuted, match="in float32"):
         run_body("fused-error-on-the-gpu")
 

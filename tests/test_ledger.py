@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from claims.harness.ledger import LedgerError, load_ledger
-from conftest import ROOT, Project, output
+from claims.harness.ledger import Expected, LedgerError, load_ledger
+from claims.harness.paths import CLAIMS, LEDGER
+from conftest import Project, output
 
 ENTRY: dict[str, Any] = {
     "id": "token-count",
@@ -115,8 +116,87 @@ def test_pytest_refuses_a_malformed_ledger_in_one_sentence(project: Project) -> 
     assert "Traceback" not in text
 
 
-def test_the_project_s_own_ledger_holds_every_claim_of_the_document() -> None:
-    ledger = load_ledger(ROOT / "fixtures" / "ledger.yaml")
-    assert all(entry.line for entry in ledger.entries.values() if not entry.beyond)
-    files = {path.stem for path in (ROOT / "claims").glob("test_*.py")}
-    assert {entry.module for entry in ledger.entries.values() if entry.has_test} <= files
+# ---- values by budget ----------------------------------------------------------------------------
+
+BY_BUDGET = Expected(
+    "gap",
+    {
+        "band": {"ci": [0.0, 1.0], "document": [0.4, 0.6]},
+        "late": {"document": 9},
+        "parts": {"head": 1, "block": 2},
+        "value": 7,
+    },
+)
+
+
+@pytest.mark.parametrize(("budget", "band"), [("ci", [0.0, 1.0]), ("document", [0.4, 0.6])])
+def test_a_value_given_by_budget_is_that_of_the_budget(budget: str, band: list[float]) -> None:
+    expected = BY_BUDGET.at(budget)
+    assert expected["band"] == band
+    # A mapping of other keys is a value like any other.
+    assert (expected["value"], expected["parts"]) == (7, {"head": 1, "block": 2})
+    assert list(expected) == list(BY_BUDGET)
+
+
+def test_a_value_that_the_budget_lacks_stays_as_it_is() -> None:
+    assert BY_BUDGET.at("ci")["late"] == {"document": 9}
+    assert BY_BUDGET.at("document")["late"] == 9
+
+
+def test_without_a_budget_every_value_is_given() -> None:
+    assert dict(BY_BUDGET.at(None)) == dict(BY_BUDGET)
+
+
+def test_at_a_budget_too_a_value_that_the_entry_lacks_is_named() -> None:
+    with pytest.raises(LedgerError, match="'gap' expects band, late, parts, value; the test asks"):
+        BY_BUDGET.at("ci")["bnad"]
+
+
+# ---- subjects ------------------------------------------------------------------------------------
+
+BEYOND = ENTRY | {"beyond": "a reported fault"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "module"),
+    [
+        (ENTRY, "test_02_average"),
+        (BEYOND, "test_02_average"),
+        (BEYOND | {"subject": "fully-masked"}, "test_fully_masked"),
+        (BEYOND | {"subject": "gpt2-counts"}, "test_gpt2_counts"),
+    ],
+    ids=["of the document", "companion", "subject", "subject with a digit"],
+)
+def test_the_module_is_that_of_the_subject_or_of_the_section(
+    tmp_path: Path, entry: dict[str, Any], module: str
+) -> None:
+    ledger = load_ledger(write(tmp_path, entry, own=int("beyond" not in entry)))
+    assert ledger["token-count"].module == module
+    assert [each.id for each in ledger.of_module(module)] == ["token-count"]
+
+
+def test_a_claim_of_the_document_has_no_subject(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match=r"claim token-count: .* only what goes beyond it has a"):
+        load_ledger(write(tmp_path, ENTRY | {"subject": "tokens"}))
+
+
+@pytest.mark.parametrize("subject", ["", "Tokens", "fully masked", "fully_masked", "2-average"])
+def test_a_subject_that_names_no_module_is_refused(tmp_path: Path, subject: str) -> None:
+    with pytest.raises(LedgerError, match=r"claim token-count, subject: '.*' does not match"):
+        load_ledger(write(tmp_path, BEYOND | {"subject": subject}, own=0))
+
+
+# ---- the ledger of this project ------------------------------------------------------------------
+
+
+def test_every_claim_has_its_module_and_every_module_its_claims() -> None:
+    """Claims with a subject in `claims/beyond/`, all others in `claims/`."""
+    ledger = load_ledger(LEDGER)
+    entries = ledger.entries.values()
+    assert all(entry.line for entry in entries if not entry.beyond)
+    for folder, claims in (
+        (CLAIMS, [entry for entry in entries if not entry.subject]),
+        (CLAIMS / "beyond", [entry for entry in entries if entry.subject]),
+    ):
+        modules = {path.stem for path in folder.glob("test_*.py")}
+        assert {entry.module for entry in claims if entry.has_test} == modules

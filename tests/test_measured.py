@@ -1,4 +1,4 @@
-"""README shows what was measured at the document's budget, value by value."""
+"""The documents show what was measured, and what the ledger says."""
 
 from __future__ import annotations
 
@@ -9,23 +9,86 @@ from pathlib import Path
 
 import pytest
 
-from claims.studies.document import EXPERIMENTS, main, values_of
-from claims.studies.document_tables import shown, tables
+from claims.harness import paths
+from claims.harness.ledger import Entry, Expected, Ledger, load_ledger
+from claims.studies import docs, document
+from claims.studies.document import EXPERIMENTS
+from claims.studies.document_tables import shown
+from claims.studies.markdown import COMMAND, table, with_parts
+from claims.studies.verdicts import sentences
 from conftest import ROOT
 
 MEASURED = ROOT / "fixtures" / "studies" / "document" / "runs.csv"
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+RESULTS = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 with MEASURED.open(encoding="utf-8") as file:
     ROWS = list(csv.DictReader(file))
 
 
-def test_readme_has_the_tables_that_were_written() -> None:
-    written = MEASURED.with_name("tables.md").read_text(encoding="utf-8")
-    assert f"<!-- document tables -->\n\n{written}\n<!-- end" in README
+@pytest.mark.parametrize("name", docs.generated())
+def test_the_generated_parts_of_a_document_are_current(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert with_parts(text, docs.generated()[name]) == text, f"run {COMMAND}"
 
 
-def test_the_tables_are_those_of_the_values() -> None:
-    assert MEASURED.with_name("tables.md").read_text(encoding="utf-8") == tables(values_of(ROWS))
+def test_the_command_writes_the_parts_that_are_out_of_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "docs").mkdir()
+    for name in docs.generated():
+        text = (ROOT / name).read_text(encoding="utf-8")
+        (tmp_path / name).write_text(re.sub(r"^\|.*\n", "", text, flags=re.MULTILINE))
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    assert docs.main([]) == 0
+    for name, parts in docs.generated().items():
+        assert all(part in (tmp_path / name).read_text(encoding="utf-8") for part in parts.values())
+
+
+MARKED = f"Before.\n<!-- a, made by: {COMMAND} -->\nold\n<!-- end of a -->\nAfter.\n"
+
+
+def test_a_part_is_replaced_and_all_else_is_kept() -> None:
+    written = with_parts(MARKED, {"a": "new\n"})
+    assert written == MARKED.replace("old\n", "\nnew\n\n")
+    assert with_parts(written, {"a": "new\n"}) == written
+
+
+@pytest.mark.parametrize(
+    ("text", "parts", "fault"),
+    [
+        (MARKED, {}, r"marks the parts \['a'\]; there are \[\]"),
+        (MARKED * 2, {"a": ""}, r"marks the parts \['a', 'a'\]"),
+        ("", {"a": ""}, r"marks the parts \[\]; there are \['a'\]"),
+        (MARKED.replace("end of a", "end of b"), {"a": ""}, "'a' has no end"),
+    ],
+)
+def test_a_document_with_other_parts_is_refused(
+    text: str, parts: dict[str, str], fault: str
+) -> None:
+    with pytest.raises(ValueError, match=fault):
+        with_parts(text, parts)
+
+
+def test_a_table_in_markdown() -> None:
+    assert table(["a", ""], [["1", ""]]) == "| a | |\n| --- | --- |\n| 1 | |\n"
+
+
+def test_every_refuted_sentence_is_listed_with_its_line() -> None:
+    for entry in load_ledger(paths.LEDGER).entries.values():
+        listed = f"- {entry.place}: **{entry.statement}**" in RESULTS
+        verdicts = {entry.verdict_at(budget) for budget in ("ci", "document")}
+        assert listed == bool(verdicts & {"refuted", "open"}), entry.id
+
+
+def test_a_sentence_that_is_refuted_at_one_budget_has_the_other_verdict_beside_it() -> None:
+    entry = Entry(
+        "a", "2-average", "The sentence.", "training", "holds", line=11, reading="The small one.",
+        expected=Expected("a", {}), at_document={"verdict": "refuted", "reading": "The reason."},
+    )  # fmt: skip
+    assert sentences(Ledger(("2-average",), {"a": entry}), "refuted") == (
+        "1 sentences of the chapter, and 0 beyond it.\n\n### 2-average\n\n"
+        "- l.11: **The sentence.** The reason. At the small budget the verdict is `holds`.\n"
+        "  [`a`](../claims/test_02_average.py)\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -33,10 +96,10 @@ def test_the_tables_are_those_of_the_values() -> None:
     [row for row in ROWS if row["quantity"].startswith("perplexity, held out")],
     ids=lambda row: f"{row['experiment']}: {row['run']}, {row['quantity']}",
 )
-def test_readme_shows_every_measured_perplexity(row: dict[str, str]) -> None:
+def test_the_results_show_every_measured_perplexity(row: dict[str, str]) -> None:
     text = re.escape(shown([float(value) for value in row["values"].split()]))
     name = re.escape(row["run"].removesuffix(", scaled").removesuffix(", unscaled"))
-    assert re.search(rf"^\| {name} \|(.*\|)? {text} \|", README, re.MULTILINE)
+    assert re.search(rf"^\| {name} \|(.*\|)? {text} \|", RESULTS, re.MULTILINE)
 
 
 def test_a_mean_is_shown_with_its_spread_and_number() -> None:
@@ -64,7 +127,7 @@ def test_a_missing_folder_is_refused_before_anything_is_written(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     with pytest.raises(SystemExit):
-        main([str(tmp_path / "missing")])
+        document.main([str(tmp_path / "missing")])
     assert "is no folder; give one that exists" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
@@ -74,6 +137,6 @@ def test_a_store_without_such_runs_is_named(
 ) -> None:
     monkeypatch.setenv("CLAIMS_CACHE", str(tmp_path / "cache"))
     with pytest.raises(SystemExit):
-        main([str(tmp_path)])
+        document.main([str(tmp_path)])
     assert "holds no run at the document's budget" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -127,10 +127,10 @@ def test_with_gradients_the_negated_mask_is_saved() -> None:
 # Closed forms, for any n, d, h
 
 
-def closed_form(n: int, d: int, h: int, blind: int = 0) -> int:
+def closed_form(n: int, d: int, h: int, flags: int = 0) -> int:
     weights = 4 * block_bytes(4 * d * d) + block_bytes(4 * d)
     E, S, m = block_bytes(4 * n * d), block_bytes(4 * h * n * n), block_bytes(n * n)
-    return weights + WORKSPACE + 2 * S + max(6 * E + m, 4 * E + 2 * m) + blind
+    return weights + WORKSPACE + 2 * S + max(6 * E + m, 4 * E + 2 * m) + flags
 
 
 lengths, heads, widths = st.integers(1, 300), st.integers(1, 12), st.integers(1, 40)
@@ -155,7 +155,7 @@ def test_multi_head_attention_takes_a_byte_per_query_more(n: int, h: int, width:
     weights = 4 * block_bytes(4 * d * d) + block_bytes(4 * d)
     activations = 6 if 1 in (n, h) else 7
     at_the_end = weights + WORKSPACE + activations * block_bytes(4 * n * d) + block_bytes(n * n)
-    assert footprint.peak == max(at_the_end, closed_form(n, d, h, blind=block_bytes(n)))
+    assert footprint.peak == max(at_the_end, closed_form(n, d, h, flags=block_bytes(n)))
 
 
 @given(lengths, heads, widths, st.booleans())

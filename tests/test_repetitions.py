@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from claims.studies.repetitions import main, margins, table
-from conftest import ROOT
+from claims.studies.repetitions import main, margins, shown
 
 
 def run(claim: str, verdict: str, expected: str, *facts: dict[str, float]) -> dict[str, Any]:
@@ -54,12 +52,13 @@ def test_a_row_has_the_nearest_comparison_of_each_base_seed() -> None:
     ]  # fmt: skip
 
 
-def test_the_table_has_what_is_expected_to_hold() -> None:
+def test_what_is_shown_is_what_is_expected_to_hold() -> None:
     rows = margins([*RUNS, run("b", "holds", "holds", by(40.0))])
-    lines = table(rows).splitlines()
+    first, _, *lines = shown(rows).splitlines()
+    assert first == "7 verdicts, 1 of them other than the ledger says."
     assert lines[2:] == ["| a | 4 | -2.0 | 6.0 | 1 | b | 4 | 40.0 | 40.0 | 0 |"]
     assert {line.count("|") for line in lines} == {11}
-    assert {line.count("|") for line in table(rows[:1]).splitlines()} == {11}
+    assert {line.count("|") for line in shown(rows[:1]).splitlines()[2:]} == {11}
 
 
 @pytest.mark.parametrize(
@@ -96,16 +95,3 @@ def test_what_is_written_says_where_it_comes_from(tmp_path: Path) -> None:
     written = json.loads((tmp_path / "provenance.json").read_text())
     assert written == facts | {"command": "pytest claims --claims-json FILE", "corpus": "A text"}
     assert (tmp_path / "margins.csv").read_text().splitlines()[1] == "a,holds,3,1,4,-2.0,6.0,"
-    assert (tmp_path / "margins.md").read_text() == table(margins(RUNS))
-
-
-def test_readme_has_the_table_that_was_written() -> None:
-    folder = ROOT / "fixtures" / "studies" / "repetitions"
-    written = (folder / "margins.md").read_text(encoding="utf-8")
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"<!-- margins -->\n{written}<!-- end of the margins -->" in readme
-    with (folder / "margins.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    assert table(rows) == written
-    verdicts = sum(int(row["base seeds"]) for row in rows)
-    assert f"Of the {verdicts} verdicts" in readme

@@ -61,8 +61,8 @@ def mixed(project: Project) -> Project:
 
 def test_the_summary_counts_every_verdict_by_section_with_reasons(mixed: Project) -> None:
     lines = [line.split() for line in mixed.run().outlines]
-    assert ["2-average", "1", "1", "1", "2", "3", "1"] in lines
-    assert ["3-average-as-softmax", *"......"] in lines
+    assert ["2-average", "1", "1", ".", "1", "2", "3", "1"] in lines
+    assert ["3-average-as-softmax", *"......."] in lines
     text = " ".join(" ".join(line) for line in lines)
     for part in (
         "false (l.11): The sentence of false.",
@@ -86,7 +86,7 @@ def test_json_and_junit_say_the_same(mixed: Project, tmp_path: Path) -> None:
     assert data["machine"]["threads"] == "1"
     runs = {run["claim"]: run for run in data["runs"]}
     record = runs["printed"]["records"][0]
-    assert (record["measured"], record["document"], record["unit"]) == (2.426, "2.43", "characters")
+    assert (record["measured"], record["expected"], record["unit"]) == (2.426, "2.43", "characters")
     assert runs["elsewhere"]["reason"] == "package does not provide Head"
 
     cases = ElementTree.parse(mixed.folder / "out.xml").iter("testcase")
@@ -96,7 +96,7 @@ def test_json_and_junit_say_the_same(mixed: Project, tmp_path: Path) -> None:
         k: v for k, v in data["verdicts"].items() if k in said
     }
     printed = next(p for p in properties if p.get("claim") == "printed")
-    assert json.loads(printed["check 1"] or "")["document"] == "2.43"
+    assert json.loads(printed["check 1"] or "")["expected"] == "2.43"
 
 
 def test_a_claim_over_several_seeds_has_its_worst_verdict(project: Project) -> None:

@@ -1,4 +1,4 @@
-"""The holes of the bare pytest-regressions fixtures, each closed; and `--regen-all` under rules."""
+"""Stored tables: the holes of the bare pytest-regressions fixtures, and rules of `--regen-all`."""
 
 from __future__ import annotations
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+import test_on_a_gpu as on_a_gpu
 import transformer
 from claims import test_10_quadratic_cost as section
 from claims.harness import Check, Draws, Refuted
@@ -293,25 +295,17 @@ class Operations:
         return float(calls * self._slowness * counter.get_total_flops() ** self._power)
 
 
-BODIES = {
+BODIES: dict[str, Any] = {
     "time-exponent-on-the-gpu": section.test_time_on_the_gpu_grows_like_n_squared,
     "projections-linear-control": section.test_projections_on_the_gpu_are_linear_in_n,
-    "timer-sees-the-gpu-work": section.test_twice_the_work_takes_twice_the_time,
-    "events-agree-with-the-clock": section.test_events_and_a_clock_that_waits_agree,
 }
 
 
-def run_body(
-    claim: str, monkeypatch: pytest.MonkeyPatch, events: Operations, clock: Operations
-) -> list[Any]:
+def run_body(claim: str, monkeypatch: pytest.MonkeyPatch, events: Operations) -> list[Any]:
     """The claim on the meta device; what its checks measured."""
     monkeypatch.setattr(timing, "stopwatch_for", lambda calls: events)
-    monkeypatch.setattr(section, "HostStopwatch", lambda: clock)
     check = Check(load_ledger(LEDGER)[claim], "")
-    given = {"check": check, "rng": Draws(17, claim), "cuda": torch.device("meta")}
-    if "implementation" in BODIES[claim].__annotations__:
-        given["implementation"] = transformer
-    BODIES[claim](**given)
+    BODIES[claim](transformer, check, Draws(17, claim), torch.device("meta"))
     return [record.measured["mean"] for record in check.records]
 
 
@@ -321,34 +315,54 @@ def run_body(
         # 4 n d (2 d + n) operations; the slope of its logarithm over the four rows.
         ("time-exponent-on-the-gpu", 1.7247),
         ("projections-linear-control", 1.0),
-        ("timer-sees-the-gpu-work", 2.0),
-        ("events-agree-with-the-clock", 1.0),
     ],
 )
 def test_a_gpu_claim_s_body_holds_when_time_is_operations(
     monkeypatch: pytest.MonkeyPatch, claim: str, measured: float
 ) -> None:
-    found = run_body(claim, monkeypatch, Operations(), Operations())
-    assert found == pytest.approx([measured], abs=5e-5)
+    assert run_body(claim, monkeypatch, Operations()) == pytest.approx([measured], abs=5e-5)
 
 
 @pytest.mark.parametrize(
-    ("claim", "events", "clock"),
+    ("claim", "events"),
     [
-        ("time-exponent-on-the-gpu", Operations(power=0.5), Operations()),  # grows like n
-        ("time-exponent-on-the-gpu", Operations(power=1.5), Operations()),  # like n^2.6
-        ("projections-linear-control", Operations(power=2.0), Operations()),
-        ("projections-linear-control", Operations(power=0.0), Operations()),
-        ("timer-sees-the-gpu-work", Operations(power=0.0), Operations()),  # nothing waited
-        ("events-agree-with-the-clock", Operations(12.0), Operations()),  # waits within the loop
-        ("events-agree-with-the-clock", Operations(), Operations(power=0.5)),
+        ("time-exponent-on-the-gpu", Operations(power=0.5)),  # grows like n
+        ("time-exponent-on-the-gpu", Operations(power=1.5)),  # like n^2.6
+        ("projections-linear-control", Operations(power=2.0)),
+        ("projections-linear-control", Operations(power=0.0)),
     ],
 )
 def test_a_gpu_claim_s_body_is_refuted_when_time_is_something_else(
-    monkeypatch: pytest.MonkeyPatch, claim: str, events: Operations, clock: Operations
+    monkeypatch: pytest.MonkeyPatch, claim: str, events: Operations
 ) -> None:
     with pytest.raises(Refuted):
-        run_body(claim, monkeypatch, events, clock)
+        run_body(claim, monkeypatch, events)
+
+
+TWICE_THE_WORK = on_a_gpu.test_twice_the_work_takes_twice_the_time
+TWO_CLOCKS = on_a_gpu.test_events_and_a_clock_that_waits_agree
+
+
+@pytest.mark.parametrize(
+    ("test", "events", "clock", "passes"),
+    [
+        (TWICE_THE_WORK, Operations(), Operations(), True),
+        # Nothing waited for the GPU.
+        (TWICE_THE_WORK, Operations(power=0), Operations(), False),
+        (TWO_CLOCKS, Operations(), Operations(), True),
+        # The timer waited within its loop.
+        (TWO_CLOCKS, Operations(12), Operations(), False),
+        (TWO_CLOCKS, Operations(), Operations(power=0.5), False),
+    ],
+)
+def test_a_bad_timer_fails_its_test_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, test: Any, events: Operations, clock: Operations, passes: bool
+) -> None:
+    """The tests of test_on_a_gpu, on the meta device."""
+    monkeypatch.setattr(timing, "stopwatch_for", lambda calls: events)
+    monkeypatch.setattr(on_a_gpu, "HostStopwatch", lambda: clock)
+    with nullcontext() if passes else pytest.raises(AssertionError):
+        test(torch.device("meta"))
 
 
 # ---- benchmarks and xdist ------------------------------------------------------------------------

@@ -1,10 +1,9 @@
-"""The tokenizer: every text comes back, the merges are those of the plain loop, bad input is told.
+"""The tokenizer: every text comes back, the merges are those of a plain loop, errors are named.
 
 The plain loop is written out here as the reference. It counts all pairs anew for each merge, and
 shares no line and no pattern with the code under test.
 """
 
-import hashlib
 import json
 import os
 import subprocess
@@ -19,12 +18,12 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
+from claims.instruments.text.corpus import Corpus
 from transformer import tokenizer
 from transformer.tokenizer import Tokenizer
 
 # As printed in GPT-2's encoder.
 GPT2_PATTERN = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
-CORPUS_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
 any_text = st.text(st.characters(exclude_categories=["Cs"]))
 # Few letters and words, so that chunks repeat and pairs repeat, overlap (aaa) and tie.
@@ -80,13 +79,8 @@ def trained_to_the_end(text: str) -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def corpus() -> str:
-    path = os.environ.get("CLAIMS_CORPUS")
-    if path is None:
-        pytest.skip("CLAIMS_CORPUS is not set: the path of the Tiny Shakespeare corpus")
-    content = Path(path).read_bytes()
-    assert hashlib.sha256(content).hexdigest() == CORPUS_SHA256, f"{path} is another text"
-    return content.decode("utf-8")
+def corpus(tiny_shakespeare: Corpus) -> str:
+    return tiny_shakespeare.text
 
 
 @pytest.fixture(scope="module")

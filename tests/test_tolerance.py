@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from scipy import stats
 
 from claims.harness import (
+    PerSeed,
     digits,
     every_seed_within,
     exact,
@@ -85,6 +87,14 @@ def test_exact_asks_why_floats_should_be_equal(value: Any) -> None:
     with pytest.raises(MisusedTolerance, match="because="):
         exact(value).judge(value)
     assert exact(value, because=WHY).judge(value).ok
+
+
+def test_values_of_runs_are_compared_as_a_list() -> None:
+    assert exact([7, 8]).judge(PerSeed([0, 1], [7, 8])).ok
+    assert exact([7, 8]).judge(PerSeed([0, 1], [7, 9])).detail == "9 against 8 at [1]"
+    with pytest.raises(MisusedTolerance, match="because="):
+        exact([7, 8]).judge(PerSeed([0, 1], [7.0, 8]))
+    assert digits([0.5, 1], 1).judge(PerSeed([0, 1], [0.51, 1.0])).ok
 
 
 def test_exact_compares_floats_bit_for_bit_with_equal_infinities() -> None:
@@ -297,14 +307,20 @@ def test_a_departure_that_leaves_the_unit_interval_is_a_defect() -> None:
 # ---- trained -----------------------------------------------------------------------------------
 
 
+def of_seeds(values: Iterable[float]) -> PerSeed[float]:
+    """The values of runs with the seeds 0, 1, ..."""
+    each = [float(value) for value in values]
+    return PerSeed(range(len(each)), each)
+
+
 def test_trained_at_its_boundary() -> None:
     spread = torch.tensor([-1.0, 0.0, 1.0, 0.0], dtype=torch.float64)
     reach = 4 * float(spread.std()) / 2
     band = seed_mean_within((10.0, 20.0), WHY)
-    assert band.judge((spread + 10 + 1.01 * reach).tolist()).ok
-    assert not band.judge((spread + 10 + 0.99 * reach).tolist()).ok
-    assert band.judge((spread + 20 - 1.01 * reach).tolist()).ok
-    assert not band.judge((spread + 20 - 0.99 * reach).tolist()).ok
+    assert band.judge(of_seeds(spread + 10 + 1.01 * reach)).ok
+    assert not band.judge(of_seeds(spread + 10 + 0.99 * reach)).ok
+    assert band.judge(of_seeds(spread + 20 - 1.01 * reach)).ok
+    assert not band.judge(of_seeds(spread + 20 - 0.99 * reach)).ok
 
 
 @pytest.mark.parametrize(("end", "outwards"), [(10, -1), (20, 1)])
@@ -313,47 +329,54 @@ def test_seeds_too_near_an_end_of_the_band_decide_nothing(end: float, outwards: 
     reach = outwards * 4 * float(spread.std()) / 2
     band = seed_mean_within((10.0, 20.0), WHY)
     for share, decided in ((1.01, True), (0.99, False), (-0.99, False), (-1.01, True)):
-        judgement = band.judge((spread + end + share * reach).tolist())
+        judgement = band.judge(of_seeds(spread + end + share * reach))
         assert judgement.decided is decided
         assert judgement.ok is (share == -1.01)
 
 
 def test_a_run_that_diverged_is_outside_of_every_band() -> None:
-    judgement = seed_mean_within((0, 1), WHY).judge([0.5, 0.5, INF])
+    judgement = seed_mean_within((0, 1), WHY).judge(of_seeds([0.5, 0.5, INF]))
     assert judgement.decided
     assert not judgement.ok
 
 
 def test_one_seed_outside_is_a_counterexample_however_the_others_spread() -> None:
     band = every_seed_within((10.0, 20.0), WHY)
-    assert band.judge([10.0, 15.0, 20.0]).ok
+    assert band.judge(of_seeds([10.0, 15.0, 20.0])).ok
     for outside in (9.99, 20.01, INF):
-        judgement = band.judge([10.0, 15.0, outside])
+        judgement = band.judge(of_seeds([10.0, 15.0, outside]))
         assert not judgement.ok
         assert judgement.facts["seeds outside"] == 1
     with pytest.raises(MisusedTolerance, match="at least 3 seeds; it was given 2"):
-        band.judge([15.0, 15.0])
+        band.judge(of_seeds([15.0, 15.0]))
+
+
+@pytest.mark.parametrize("tolerance", [seed_mean_within, every_seed_within])
+def test_values_without_their_seeds_are_a_defect(tolerance: Any) -> None:
+    with pytest.raises(MisusedTolerance, match="give a PerSeed"):
+        tolerance((0, 1), WHY).judge([0.5, 0.5, 0.5])
 
 
 def test_trained_needs_three_seeds_and_two_sides() -> None:
     with pytest.raises(MisusedTolerance, match="at least 3 seeds; it was given 2"):
-        seed_mean_within((0, 1), WHY).judge([0.5, 0.5])
+        seed_mean_within((0, 1), WHY).judge(of_seeds([0.5, 0.5]))
     with pytest.raises(MisusedTolerance, match="two finite sides"):
-        seed_mean_within((0, INF), WHY).judge([0.5, 0.5, 0.5])
-    assert not seed_mean_within((0, 1), WHY).judge([0.5, NAN, 0.5]).ok
+        seed_mean_within((0, INF), WHY).judge(of_seeds([0.5, 0.5, 0.5]))
+    assert not seed_mean_within((0, 1), WHY).judge(of_seeds([0.5, NAN, 0.5])).ok
 
 
 # ---- plain data --------------------------------------------------------------------------------
 
 
 def test_nan_is_found_anywhere() -> None:
-    for value in (NAN, [1, [NAN]], {"a": NAN}, torch.tensor([1.0, NAN])):
+    for value in (NAN, [1, [NAN]], {"a": NAN}, torch.tensor([1.0, NAN]), PerSeed([0], [NAN])):
         assert has_nan(value)
-    for value in (1, "nan", [INF], {"a": None}, torch.tensor([1])):
+    for value in (1, "nan", [INF], {"a": None}, torch.tensor([1]), PerSeed([0], [INF])):
         assert not has_nan(value)
 
 
 def test_records_hold_plain_data() -> None:
     assert plain(torch.ones(2, 2)) == [[1.0, 1.0], [1.0, 1.0]]
     assert plain(torch.ones(9, 9)) == "float32 tensor of shape (9, 9)"
+    assert plain(PerSeed([3, 4], [0.5, NAN])) == [0.5, "nan"]
     assert plain({1: (True, INF, Fraction(1, 3))}) == {"1": [True, "inf", "1/3"]}

@@ -1,4 +1,4 @@
-"""Perplexity, against sums written out by hand: whatever the batches, the order and the windows."""
+"""Perplexity against sums written out by hand, for every batch size, order and window."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_perplexity_is_the_exponential_of_the_mean() -> None:
 
 
 @pytest.mark.parametrize(("nll", "tokens"), [(math.inf, 1), (math.nan, 3), (1e9, 10)])
-def test_what_is_not_finite_is_infinite_perplexity(nll: float, tokens: int) -> None:
+def test_a_loss_that_is_not_finite_is_infinite_perplexity(nll: float, tokens: int) -> None:
     assert Score(nll, tokens).perplexity == math.inf
 
 
@@ -65,7 +65,7 @@ def within_batches(model: Callable[[Tensor], Tensor], sizes: list[int]) -> Calla
 
 
 @pytest.mark.parametrize("batch", [1, 7, 64])
-def test_the_batch_size_does_not_show(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_batch_size_changes_nothing(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """14 windows of 7 and a last one of 4; float64 sums of 102 terms, in another order."""
     before = score(bigrams, TEXT, 7)
     monkeypatch.setattr(instrument, "TOKENS_AT_ONCE", 7 * batch)
@@ -76,7 +76,7 @@ def test_the_batch_size_does_not_show(batch: int, monkeypatch: pytest.MonkeyPatc
     assert measured.tokens == 102
 
 
-def test_the_order_of_windows_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_of_windows_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     before = score(bigrams, TEXT, 7)
 
     def reversed_(*args: object) -> Iterator[tuple[Tensor, Tensor]]:
@@ -95,8 +95,8 @@ def test_a_stride_scores_the_last_of_each_window() -> None:
     assert measured.nll == pytest.approx(by_hand(TEXT, wanted), rel=16 * 2**-24)
 
 
-def test_windows_do_not_see_what_is_before_them() -> None:
-    """A model that sees how long its context is: position t of a window scores token t."""
+def test_windows_do_not_see_earlier_tokens() -> None:
+    """With a model that knows its position alone: position t of a window expects token t."""
 
     def place(tokens: Tensor) -> Tensor:
         return torch.eye(11)[: tokens.shape[1]].expand(len(tokens), -1, -1) * 40.0

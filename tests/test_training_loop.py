@@ -1,4 +1,4 @@
-"""The training loop: the loss, what each step depends on, stopping and going on."""
+"""The training loop: the loss, what each step depends on, stopping and continuing."""
 
 from __future__ import annotations
 
@@ -180,10 +180,10 @@ def test_a_run_does_not_depend_on_what_was_drawn_before() -> None:
         assert same(train(transformer, SPEC, TEXT)[1], weights)
 
 
-def test_subnormal_weights_of_a_hard_head_change_no_bit() -> None:
-    """So that processes that flush them and processes that do not may share a store."""
-    hard = replace(MODEL, n_heads=1, d_head=512, scaled=False)
-    spec = replace(SPEC, model=hard, steps=30, learning_rate=0.01)
+def test_subnormal_weights_of_a_saturated_head_change_no_bit() -> None:
+    """So processes that flush them to zero may share a store with processes that do not."""
+    saturated = replace(MODEL, n_heads=1, d_head=512, scaled=False)
+    spec = replace(SPEC, model=saturated, steps=30, learning_rate=0.01)
     result, weights = train(transformer, spec, TEXT)
     model = build(transformer, spec)
     model.load_state_dict(weights)
@@ -229,7 +229,7 @@ def undisturbed() -> tuple[RunResult, dict[str, Tensor]]:
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 5, 6, 11, 12])
-def test_a_run_that_was_stopped_goes_on_to_the_bit(
+def test_a_stopped_run_continues_to_the_bit(
     undisturbed: tuple[RunResult, dict[str, Tensor]], step: int
 ) -> None:
     """Within the warmup, at a snapshot (3, 6), before the last step and after it."""
@@ -239,7 +239,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_bit(
     assert [snapshot.step for snapshot in result.snapshots] == [0, 3, 6, 9, 12]
 
 
-def test_a_tied_model_and_bfloat16_go_on_to_the_bit() -> None:
+def test_a_tied_model_in_bfloat16_continues_to_the_bit() -> None:
     spec = replace(STOPPED, model=replace(MODEL, tied=True), precision="bfloat16")
     assert same(
         train(transformer, spec, TEXT, resume=stopped_at(5, spec))[1],
@@ -335,7 +335,7 @@ def test_taking_the_mask_away_keeps_every_other_setting(changes: dict[str, Any])
 
 
 class Exploding(nn.Module):
-    """A language model whose logits pass float32 in its third step."""
+    """A language model whose logits overflow float32 in its third step."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__()
@@ -350,7 +350,7 @@ class Exploding(nn.Module):
 
 
 def test_a_loss_that_is_not_finite_ends_the_run() -> None:
-    """The step is recorded, and the weights are those before it."""
+    """The step is recorded; the weights are those before it."""
 
     class Package:
         LanguageModel = Exploding
@@ -388,7 +388,7 @@ def test_a_huge_learning_rate_ends_a_real_run() -> None:
     ],
     ids=["no text", "short text", "short held-out text", "scores without text", "held out"],
 )
-def test_what_cannot_be_trained_is_a_sentence(
+def test_a_run_that_cannot_be_trained_is_named(
     spec: RunSpec, text: Tensor | None, sentence: str
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
@@ -405,7 +405,7 @@ def test_tokens_per_step_are_batch_times_length() -> None:
 
 
 def test_batches_follow_seed_and_step_and_stay_in_the_training_split() -> None:
-    """Tokens that number the text: a window is told by its first."""
+    """The tokens are numbered, so that the first token of a window tells where it starts."""
     numbers = torch.arange(100)
     of = batches(replace(SPEC, batch=500), numbers)
     first = of(0)
@@ -417,7 +417,7 @@ def test_batches_follow_seed_and_step_and_stay_in_the_training_split() -> None:
     assert (int(first.min()), int(first.max())) == (0, 89)
 
 
-def test_repeats_say_everything_twice() -> None:
+def test_rows_are_repeated() -> None:
     rows = batches(replace(SPEC, data=Repeats(11, 10, 5, 5)), None)(3)
     assert rows.shape == (3, 10)
     assert torch.equal(rows[:, :5], rows[:, 5:])

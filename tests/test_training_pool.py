@@ -1,8 +1,7 @@
-"""Many runs at once: each once, on all cores; what fails is said, and stops nothing else."""
+"""Many runs at once: each is trained once, on all cores; a failure stops no other run."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -15,10 +14,9 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 
 import transformer
-from claims.training import pool, progress_bar, sealed
+from claims.training import pool, sealed
 from claims.training.loop import train
 from claims.training.pool import Done, Failure, Place, do_all, do_here
 from claims.training.run import settle_process
@@ -27,7 +25,7 @@ from conftest import ROOT
 from small_runs import MODEL, SCORED, SPEC, ids, same
 
 TEXT = ids()
-# What a package does wrong with the settings that it is given, for the rest the reference.
+# The reference, but models of some widths fail, each in another way.
 PACKAGE = """
 import os, time, pathlib
 import transformer
@@ -65,7 +63,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 def alive(pid: int) -> bool:
     try:
-        # A child that has ended and was not waited for is no process that goes on.
+        # Z: a child that has ended, and for which nobody has waited.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
@@ -115,7 +113,7 @@ def test_a_package_that_raises_fails_its_run_alone(
         "1 x heads, width 4, pre-norm, learned, seed 0 cannot be trained: "
         "ZeroDivisionError: no model of width 4"
     )
-    # Where it was raised; of the pool not a word.
+    # The traceback shows where it was raised, and nothing of the pool.
     assert 'raise ZeroDivisionError("no model of width 4")' in failure.details
     assert "concurrent" not in failure.details
     assert len(done.outcomes) == 3
@@ -126,8 +124,8 @@ def test_the_end_of_every_run_is_reported(pooled: tuple[Done, Place, list[Any]])
     assert sorted(ends) == sorted(pooled[0].outcomes)
 
 
-def test_a_worker_that_dies_is_a_sentence_and_stops_no_other(package: Place) -> None:
-    """As when the system ends a process for want of memory."""
+def test_a_worker_that_dies_is_reported_and_stops_no_other(package: Place) -> None:
+    """As when the system ends a process for lack of memory."""
     done = do_all([wide(6), SPEC], package, TEXT, 2, quiet)
     failure, other = done.outcomes[wide(6).digest()], done.outcomes[SPEC.digest()]
     assert isinstance(failure, Failure)
@@ -138,8 +136,8 @@ def test_a_worker_that_dies_is_a_sentence_and_stops_no_other(package: Place) -> 
     assert isinstance(other, RunResult)
 
 
-def test_what_cannot_be_kept_is_handed_over(package: Place) -> None:
-    """Results and weights come back from the worker; its sentence too."""
+def test_what_cannot_be_stored_is_returned(package: Place) -> None:
+    """The worker returns results, weights and its message."""
     package.folder.write_text("a file where the folder should be")
     done = do_all([SCORED], package, TEXT, 1, quiet)
     outcome, (result, weights) = done.outcomes[SCORED.digest()], done.unstored[SCORED.digest()]
@@ -164,7 +162,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
-def test_no_worker_outlives_who_started_it(package: Place, number: int, tmp_path: Path) -> None:
+def test_no_worker_outlives_its_parent(package: Place, number: int, tmp_path: Path) -> None:
     """The worker sleeps for minutes when its parent is ended."""
     (tmp_path / "starter.py").write_text(STARTER)
     path = os.pathsep.join([str(tmp_path), str(ROOT / "tests"), str(ROOT)])
@@ -202,7 +200,7 @@ def test_runs_done_here_are_the_same(package: Place) -> None:
     assert isinstance(done.outcomes[wide(4).digest()], Failure)
 
 
-def test_what_another_process_is_at_is_done_last(
+def test_a_run_of_another_process_is_left_for_last(
     package: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[tuple[int, bool]] = []
@@ -221,7 +219,7 @@ def test_what_another_process_is_at_is_done_last(
     assert [done.outcomes[spec.digest()].steps for spec in specs] == [0, 1, 2]  # type: ignore[union-attr]
 
 
-def test_a_package_that_lacks_a_name_is_told_from_one_that_fails(
+def test_a_package_that_lacks_a_name_differs_from_one_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "masked.py").write_text("from transformer import LanguageModel\n")
@@ -246,54 +244,7 @@ def test_threads_and_precision_of_a_worker_are_settled() -> None:
     assert float(torch.tensor(SMALLEST_NORMAL) / 2) > 0.0
 
 
-# ---- what is shown -------------------------------------------------------------------------------
-
-
-def shown_on(
-    monkeypatch: pytest.MonkeyPatch, terminal: bool, messages: list[tuple[Any, ...]]
-) -> str:
-    stream = io.StringIO()
-    console = Console(file=stream, force_terminal=terminal, width=120)
-    monkeypatch.setattr(progress_bar, "Console", lambda **_: console)
-    with progress_bar.shown(2, 3, ["a run goes on from step 4 of 7"]) as report:
-        for message in messages:
-            report(*message)
-        time.sleep(0.15)
-    return stream.getvalue()
-
-
-OTHER = replace(SPEC, warmup=2)
-MESSAGES = [(SPEC, 3, 2.5), (OTHER, 4, 1.25), (SPEC, 7, 2.0), (SPEC, 7, None), (SPEC, 7, 2.0)]
-
-
-def test_a_terminal_shows_runs_step_loss_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A message that arrives after a run's end brings no bar back."""
-    monkeypatch.delenv("CI", raising=False)
-    text = shown_on(monkeypatch, True, MESSAGES)
-    assert "a run goes on from step 4 of 7" in text
-    last = text.rpartition("runs (3 in the store)")[2]
-    assert "1/2" in last
-    assert "warmup 2, seed 0" in last
-    assert "4/7 loss 1.250" in last
-    assert "-:--:--" in last or "0:0" in last
-    assert "loss 2" not in last
-
-
-def test_elsewhere_two_lines_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CI", raising=False)
-    text = shown_on(monkeypatch, False, MESSAGES)
-    assert text.splitlines() == [
-        "a run goes on from step 4 of 7",
-        "training: 2 runs done in 0 s, 3 were in the store",
-    ]
-
-
-def test_ci_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CI", "true")
-    assert "loss" not in shown_on(monkeypatch, True, MESSAGES)
-
-
-def test_a_store_of_another_day_is_read(package: Place) -> None:
+def test_stored_results_can_be_read_again(package: Place) -> None:
     """Outcomes are plain JSON beside sealed weights."""
     do_here([SCORED], package, TEXT)
     entry = package.store().entry(SCORED)

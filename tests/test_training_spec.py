@@ -1,4 +1,4 @@
-"""Specifications and results: plain data that JSON holds, told apart by what weights depend on."""
+"""Specifications and results are plain data; a digest has all that the weights depend on."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ results = st.builds(
 @settings(max_examples=50)
 @given(result=results)
 def test_a_result_survives_json(result: RunResult) -> None:
-    """Infinite values too; NaN is not equal to itself, and has a test of its own."""
+    """Infinite values too. NaN is not equal to itself and has its own test."""
     assert RunResult.from_json(json.loads(json.dumps(result.to_json()))) == result
 
 
@@ -120,7 +120,7 @@ def test_every_field_that_weights_depend_on_changes_the_digest() -> None:
     changed += [
         replace(SPEC, model=replace(MODEL, **{name: value}))
         for name, value in MODEL_CHANGES.items()
-        if name != "d_head"  # stands above
+        if name != "d_head"  # changed above
     ]
     changed += [SPEC.on("a corpus"), replace(SPEC, data=Repeats(8, 8, 4, 4))]
     changed += [replace(SPEC, data=Schemas("pool", 1, 0)), replace(SPEC, data=Repeats(4, 8, 4, 4))]
@@ -133,8 +133,8 @@ def test_evaluations_do_not_change_the_digest() -> None:
 
 
 def test_the_digest_is_the_same_in_every_process() -> None:
-    """Runs of hours are kept under it: a change here loses them all."""
-    assert SPEC.digest() == "3984e8a0bc588dc4d105c1e79e2e1171a15aca21f98a721cefd700a6082f6dfe"
+    """Stored runs are found by it: a change of the digest loses them all."""
+    assert SPEC.digest() == "9fe01b89151588671d768340d98369bc5aefb62a00df769d5baaa71db6013372"
 
 
 def test_on_names_the_corpus_of_a_text_and_of_nothing_else() -> None:
@@ -173,12 +173,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "sentence"), BAD, ids=[sentence for _, sentence in BAD])
-def test_what_cannot_be_run_is_a_sentence(changes: dict[str, Any], sentence: str) -> None:
+def test_impossible_specifications_are_refused(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         replace(SPEC, **changes)
 
 
-def test_evaluations_that_cannot_be_are_refused() -> None:
+def test_impossible_evaluations_are_refused() -> None:
     with pytest.raises(ValueError, match="split 'test' is none of training, held out"):
         Evaluation(8, "test")
     with pytest.raises(ValueError, match="length must be a whole number of at least 1, got 0"):
@@ -203,8 +203,8 @@ def test_merged_runs_are_trained_once_with_every_evaluation() -> None:
     assert merged([]) == []
 
 
-def test_a_run_is_told_by_its_name() -> None:
-    """The runs of an experiment differ in what a reader sees while they train."""
+def test_names_tell_runs_apart() -> None:
+    """The runs of one experiment have different names while they train."""
     changes = [
         {}, {"warmup": 5}, {"causal": False}, {"seed": 3},
         *({"model": replace(MODEL, **change)} for change in (

@@ -1,4 +1,4 @@
-"""The run store: killed, shared, damaged, full. It costs time and a sentence, never a result."""
+"""The run store: kept results, damage, full disks, kills, two processes at one run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 import transformer
-from claims.training import __main__ as command
 from claims.training import loop, sealed
 from claims.training import run as one_run
 from claims.training.loop import train
@@ -31,7 +30,6 @@ from claims.training.store import (
     WEIGHTS,
     Busy,
     RunStore,
-    listed,
     remove,
 )
 from small_runs import SCORED, SPEC, ids, same, store
@@ -98,7 +96,7 @@ def test_another_evaluation_trains_nothing(tmp_path: Path, trainings: Trainings)
     second = run(transformer, more, store(tmp_path), TEXT)
     assert second.scores[1:] == first.scores[::-1]
     assert second.scores[0].tokens == first.scores[0].tokens
-    # What the first asked for is still there.
+    # The scores that the first one asked for are kept.
     assert store(tmp_path).result(SCORED) == first
     assert trainings() == 1
 
@@ -135,6 +133,13 @@ def test_a_text_too_short_to_score_is_known_before_the_training(
     with pytest.raises(ValueError, match="40 tokens hold no window of 40"):
         run(transformer, spec, store(tmp_path), TEXT)
     assert trainings() == 0
+
+
+def test_the_scores_of_a_run_are_sums_and_counts(tmp_path: Path) -> None:
+    result = run(transformer, SCORED, store(tmp_path), TEXT)
+    assert [score.tokens for score in result.scores] == [39, 359]
+    assert isinstance(result.scores[0], Score)
+
 
 
 # ---- damage --------------------------------------------------------------------------------------
@@ -204,7 +209,7 @@ def stopped() -> dict[str, Any]:
     return states[-1]
 
 
-def test_a_checkpoint_is_gone_on_from(
+def test_a_run_continues_from_its_checkpoint(
     tmp_path: Path, reference: tuple[RunResult, dict[str, Tensor]]
 ) -> None:
     kept = store(tmp_path)
@@ -233,13 +238,13 @@ def test_scores_of_an_older_kind_of_evaluation_are_computed_again(tmp_path: Path
     assert run(transformer, SCORED, store(tmp_path), TEXT) == first
 
 
-# ---- folders that take nothing -------------------------------------------------------------------
+# ---- folders that cannot be written --------------------------------------------------------------
 
 
-def test_a_file_in_place_of_the_folder_costs_a_sentence(
+def test_a_file_in_place_of_the_folder_costs_a_message(
     tmp_path: Path, trainings: Trainings, reference: tuple[RunResult, dict[str, Tensor]]
 ) -> None:
-    """Read-only folders do not stop root; this stops everybody."""
+    """A read-only folder does not stop root; this stops every user."""
     (tmp_path / "runs").write_text("not a folder")
     closed = store(tmp_path / "runs")
     result = run(transformer, SCORED, closed, TEXT)
@@ -253,7 +258,7 @@ def test_a_file_in_place_of_the_folder_costs_a_sentence(
     assert "runs are not kept; the environment variable CLAIMS_CACHE names another" in not_written
 
 
-def test_a_full_disk_costs_a_sentence(
+def test_a_full_disk_costs_a_message(
     tmp_path: Path, trainings: Trainings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, body: bytes) -> None:
@@ -347,14 +352,14 @@ def test_killed_ten_times_a_run_ends_as_if_undisturbed(tmp_path: Path) -> None:
             time.sleep(0.001)
         time.sleep(0.03 * moment)
         os.kill(pid, signal.SIGKILL)
-        assert ended(pid) == -signal.SIGKILL, "it ended before it was killed"
+        assert ended(pid) == -signal.SIGKILL, "it ended before the kill"
         left = store(tmp_path / "runs")
         state = left.checkpoint(LONG)
         assert left.faults == []
         assert state is not None
         assert left.result(LONG) is None
         steps.append(state["step"])
-    # Each went on from where the one before it was killed.
+    # Each process continued from where the one before it was killed.
     assert all(before < after for before, after in pairwise(steps))
 
     after = store(tmp_path / "runs")
@@ -366,7 +371,7 @@ def test_killed_ten_times_a_run_ends_as_if_undisturbed(tmp_path: Path) -> None:
     assert weights is not None
     assert wanted is not None
     assert same(weights, wanted)
-    # Neither the checkpoint nor what the kills left of a file.
+    # No checkpoint and no part of a file is left.
     assert names(after.entry(LONG)) == {RESULT, WEIGHTS, SCORES}
 
 
@@ -388,7 +393,7 @@ def train_counting_steps(folder: Path, number: int) -> None:
 
 @forks
 def test_two_processes_train_one_run_once(tmp_path: Path) -> None:
-    """The second waits for the first, and takes what it made."""
+    """The second process waits for the first one and takes its result."""
     pids = [forked(train_counting_steps, tmp_path, n) for n in range(2)]
     assert [ended(pid) for pid in pids] == [0, 0]
     said = [json.loads((tmp_path / str(n)).read_text()) for n in range(2)]
@@ -397,7 +402,7 @@ def test_two_processes_train_one_run_once(tmp_path: Path) -> None:
     assert [faults for _, _, faults in said] == [[], []]
 
 
-def test_the_impatient_is_told_that_a_run_is_going_on(tmp_path: Path) -> None:
+def test_a_process_that_does_not_wait_is_told_of_a_run_in_progress(tmp_path: Path) -> None:
     other = store(tmp_path)
     with other.lock(SPEC), pytest.raises(Busy):
         run(transformer, SPEC, store(tmp_path), TEXT, wait=False)
@@ -423,118 +428,14 @@ def test_a_lock_outlives_no_process(tmp_path: Path) -> None:
         pass
 
 
-# ---- the command ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A store with a run that is done, one that is not, and one that is damaged."""
-    monkeypatch.setenv("CLAIMS_CACHE", str(tmp_path))
-    monkeypatch.setenv("COLUMNS", "160")
-    folder = tmp_path / "runs"
-    kept = store(folder)
-    run(transformer, SCORED, kept, TEXT)
-    kept.keep_checkpoint(replace(SPEC, seed=1), {"step": 3})
-    damaged = replace(SPEC, seed=2)
-    kept.keep(damaged, RunResult(7, None, (), 1.0), {})
-    path = kept.entry(damaged) / RESULT
-    path.write_bytes(truncated(path.read_bytes()))
-    return folder
-
-
-def key(spec: RunSpec) -> str:
-    return store(Path()).key(spec)[:12]
-
-
-def test_list_shows_every_entry(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    by_key = {line.split()[0]: line for line in lines[1:-1]}
-    assert " done " in by_key[key(SCORED)]
-    assert "1 x heads, width 8, pre-norm, learned, seed 0" in by_key[key(SCORED)]
-    assert " unfinished " in by_key[key(replace(SPEC, seed=1))]
-    assert " damaged " in by_key[key(replace(SPEC, seed=2))]
-    assert len(by_key) == 3
-    assert lines[-1].startswith("3 entries, 0.0 MB, in ")
-    assert lines[-1].endswith(str(runs))
-
-
-def test_list_shows_what_another_version_kept(
-    runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = store(runs).entry(SCORED) / RESULT
-    facts = json.loads(path.read_bytes().partition(b"\n")[2])
-    facts["spec"]["a field of tomorrow"] = 1
-    sealed.write(path, json.dumps(facts).encode())
-    command.main(["list"])
-    assert "a run of another version of this project" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("command_", [["list"], ["prune", "--all"]])
-def test_an_empty_store_is_no_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    command_: list[str],
-) -> None:  # fmt: skip
-    monkeypatch.setenv("CLAIMS_CACHE", str(tmp_path / "none"))
-    assert command.main(command_) == 0
-    assert capsys.readouterr().out.startswith("0 entries")
-
-
-def test_prune_all_leaves_nothing_not_even_locks(
-    runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (runs / "0123456789.lock").touch()  # as a run that failed leaves it
-    assert command.main(["prune", "--all"]) == 0
-    assert "3 entries removed" in capsys.readouterr().out
-    assert names(runs) == set()
-    assert run(transformer, SCORED, store(runs), TEXT).scores
-
-
-def test_prune_unfinished_keeps_what_is_done(
-    runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (runs / ".half.1").mkdir()  # as a prune that was killed leaves it
-    command.main(["prune", "--unfinished"])
-    assert "3 entries removed" in capsys.readouterr().out
-    done = store(runs).key(SCORED)
-    assert names(runs) == {done, f"{done}.lock"}
-
-
-def test_prune_by_age(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    entry = store(runs).entry(SCORED)
-    before = time.time() - 3 * 86_400
-    for path in (*entry.iterdir(), entry):
-        os.utime(path, (before, before))
-    command.main(["prune", "--older-than", "4"])
-    assert "0 entries removed" in capsys.readouterr().out
-    command.main(["prune", "--older-than", "2.5"])
-    assert "1 entries removed" in capsys.readouterr().out
-    assert not entry.exists()
-    assert len(listed(runs)) == 2
-
-
-def test_prune_leaves_a_run_that_is_going_on(
-    runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    going_on, not_begun = replace(SPEC, seed=1), replace(SPEC, seed=9)
-    with store(runs).lock(going_on), store(runs).lock(not_begun):
-        command.main(["prune", "--all"])
-        said = capsys.readouterr().out
-        assert f"{key(going_on)} is being trained, and stays" in said
-        assert "2 entries removed" in said
-        kept = store(runs).key(going_on)
-        assert names(runs) == {kept, f"{kept}.lock", f"{store(runs).key(not_begun)}.lock"}
-        assert store(runs).checkpoint(going_on) == {"step": 3}
-
-
-def test_a_lock_that_was_pruned_while_it_was_waited_for_is_no_lock(tmp_path: Path) -> None:
-    """Who waited for the lock that a prune removed does not share the run with who came later."""
+def test_a_lock_that_is_removed_while_a_process_waits_for_it_does_not_count(tmp_path: Path) -> None:
+    """A process that waited for a removed lock does not share the run with a later process."""
     kept = store(tmp_path)
     kept.keep_checkpoint(SPEC, {"step": 3})
     with kept.lock(SPEC):
         pass
     path = tmp_path / f"{kept.key(SPEC)}.lock"
-    descriptor = os.open(path, os.O_RDWR)  # the inode of one who waits
+    descriptor = os.open(path, os.O_RDWR)  # as a waiting process holds it
     remove(tmp_path, kept.key(SPEC))
     assert not path.exists()
     with store(tmp_path).lock(SPEC):
@@ -543,30 +444,3 @@ def test_a_lock_that_was_pruned_while_it_was_waited_for_is_no_lock(tmp_path: Pat
         with pytest.raises(Busy), store(tmp_path).lock(SPEC, wait=False):
             pass
     os.close(descriptor)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ([], "the following arguments are required: command"),
-        (["show"], "invalid choice: 'show'"),
-        (["prune"], "one of the arguments --all --unfinished --older-than is required"),
-        (["prune", "--older-than", "-1"], "a number of days, at least 0, not '-1'"),
-        (["prune", "--older-than", "nan"], "a number of days, at least 0, not 'nan'"),
-        (["prune", "--older-than", "old"], "a number of days, at least 0, not 'old'"),
-        (["prune", "--all", "--unfinished"], "not allowed with argument"),
-    ],
-)
-def test_bad_arguments_are_a_sentence(
-    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        command.main(arguments)
-    assert ended.value.code == 2
-    assert sentence in capsys.readouterr().err
-
-
-def test_the_scores_of_a_run_are_sums_and_counts(tmp_path: Path) -> None:
-    result = run(transformer, SCORED, store(tmp_path), TEXT)
-    assert [score.tokens for score in result.scores] == [39, 359]
-    assert isinstance(result.scores[0], Score)

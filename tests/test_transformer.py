@@ -1,6 +1,6 @@
-"""What no claim covers of the package: errors, masks of every form, padding, chunks, dropout, ties.
+"""What no claim covers of the package: errors, all forms of masks, padding, chunks, dropout, ties.
 
-References are written out here, a query or a number at a time, and share no line with the package.
+The references are written out here, a query or a number at a time, and share no code with it.
 """
 
 import copy
@@ -87,7 +87,7 @@ def heads(**options: Any) -> tf.MultiHeadAttention:
     return tf.MultiHeadAttention(12, 3, **options)
 
 
-# ---------------------------------------------------------------- bad input is told, in numbers
+# ---------------------------------------------------------------- errors name the numbers
 
 BAD_INPUT: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "average of a vector": (lambda: tf.average_loop(zeros(37)), ["(37,)", "(..., T, d)"]),
@@ -250,7 +250,7 @@ def assert_refused(call: Callable[[], Any], words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("call", "words"), BAD_INPUT.values(), ids=BAD_INPUT.keys())
-def test_bad_input_is_told_with_its_numbers(call: Callable[[], Any], words: list[str]) -> None:
+def test_errors_name_the_numbers(call: Callable[[], Any], words: list[str]) -> None:
     assert_refused(call, words)
 
 
@@ -272,7 +272,7 @@ def test_model_and_arithmetic_refuse_the_same_settings(
     ],
     ids=["head", "learned positions", "model of the head", "heads"],
 )
-def test_what_does_not_fit_is_refused_before_any_work(module: nn.Module, argument: Tensor) -> None:
+def test_bad_input_is_refused_before_any_work(module: nn.Module, argument: Tensor) -> None:
     work: list[nn.Module] = []
     for part in module.modules():
         if part is not module:
@@ -286,7 +286,7 @@ def test_what_does_not_fit_is_refused_before_any_work(module: nn.Module, argumen
 
 
 def plain_attention(q: Tensor, k: Tensor, v: Tensor, added: Tensor, scale: float) -> Tensor:
-    """(n, d_v): one query at a time, over the keys alone that it may attend to, by bare exp."""
+    """(n, d_v): one query at a time, over the keys alone that it may attend to, by exp."""
     rows = []
     for query, bias in zip(q, added, strict=True):
         seen = [i for i in range(len(k)) if bias[i] > -INF]
@@ -303,7 +303,7 @@ def added_by(mask: Tensor) -> Tensor:
 
 @st.composite
 def masks(draw_from: st.DrawFn) -> Tensor:
-    """Bool or floating masks (1 or 2, n, m), from all open to all shut: some queries are blind."""
+    """Bool or floating masks (1 or 2, n, m), from none to all masked: some queries fully."""
     heads, n, m = (draw_from(st.integers(1, top)) for top in (2, 5, 5))
     cells = st.lists(st.booleans(), min_size=heads * n * m, max_size=heads * n * m)
     mask = torch.tensor(draw_from(cells)).reshape(heads, n, m)
@@ -330,7 +330,7 @@ def test_attention_is_the_sum_over_allowed_keys_forward_and_backward(
     added = added_by(mask).double().expand(2, n, m)
     factor = 1 / math.sqrt(d_k) if scale is None else scale
     want = torch.stack([plain_attention(q[b], k[b], v[b], added[b], factor) for b in range(2)])
-    want = want + 0.0 * (q.sum() + k.sum() + v.sum())  # a gradient of zero where all are blind
+    want = want + 0.0 * (q.sum() + k.sum() + v.sum())  # gradients exist in any case
     got = tf.attention(q, k, v, mask, scale=scale, fused=fused)
 
     assert_rounding(got, want, largest)
@@ -343,7 +343,7 @@ def test_attention_is_the_sum_over_allowed_keys_forward_and_backward(
 @FUSED
 @pytest.mark.parametrize("kind", ["bool", "minus infinity"])
 @DTYPES
-def test_a_query_that_sees_nothing_gives_zero_and_takes_no_gradient(
+def test_a_fully_masked_query_gives_zero_and_gets_no_gradient(
     dtype: torch.dtype, kind: str, fused: bool
 ) -> None:
     q, k, v = (draw(2, 3, 4, 8, seed=seed).to(dtype).requires_grad_() for seed in range(3))
@@ -352,34 +352,34 @@ def test_a_query_that_sees_nothing_gives_zero_and_takes_no_gradient(
     mask = mask if kind == "bool" else added_by(mask).to(dtype)
     out = tf.attention(q, k, v, mask, fused=fused)
     out.sum().backward()
-    seeing = [0, 1, 3]
+    others = [0, 1, 3]
     assert (out[..., 2, :] == 0).all()
-    assert (out[..., seeing, :] != 0).all()
+    assert (out[..., others, :] != 0).all()
     assert (q.grad[..., 2, :] == 0).all()
     assert all(tensor.grad.isfinite().all() for tensor in (q, k, v))
     if not fused:
         _, weights = tf.attention(q, k, v, mask, return_weights=True)
         assert (weights[..., 2, :] == 0).all()
         # Four weights, each off by at most eps: half for its rounding, half for the softmax's sum.
-        gap = (weights[..., seeing, :].double().sum(-1) - 1).abs().max().item()
+        gap = (weights[..., others, :].double().sum(-1) - 1).abs().max().item()
         assert gap <= 4 * torch.finfo(dtype).eps
 
 
 @pytest.mark.parametrize("kind", ["bool", "minus infinity"])
-def test_no_kernel_is_shown_a_query_that_sees_nothing(
+def test_no_kernel_is_given_a_fully_masked_query(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This machine's kernels may be kind to such a query; a bare softmax, put in place, is not."""
+    """The kernels of this machine may return zero for it; the plain softmax here returns NaN."""
 
-    def bare(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, **_: Any) -> Tensor:
+    def plain(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, **_: Any) -> Tensor:
         added = added_by(mask).double()
         return F.softmax(q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]) + added, dim=-1) @ v
 
     mask = torch.tensor([[True, False], [False, False]])
     mask = mask if kind == "bool" else added_by(mask).double()
     q, k, v = (draw(2, 4, seed=seed).requires_grad_() for seed in range(3))
-    assert bare(q, k, v, mask)[1].isnan().all()
-    monkeypatch.setattr(F, "scaled_dot_product_attention", bare)
+    assert plain(q, k, v, mask)[1].isnan().all()
+    monkeypatch.setattr(F, "scaled_dot_product_attention", plain)
     out = tf.attention(q, k, v, mask, fused=True)
     assert torch.equal(out, torch.stack([v[0], torch.zeros(4)]))
     gradients = torch.autograd.grad(out.sum(), (q, k, v))
@@ -423,8 +423,8 @@ def test_the_least_number_masks_as_minus_infinity_does(dtype: torch.dtype, fused
     q, k, v = (draw(2, 6, 8, seed=seed).to(dtype) for seed in range(3))
     mask = tf.causal_mask(6)
     want = tf.attention(q, k, v, mask, fused=fused)
-    for shut in (-INF, torch.finfo(dtype).min):
-        added = torch.zeros(6, 6, dtype=dtype).masked_fill(~mask, shut)
+    for masked in (-INF, torch.finfo(dtype).min):
+        added = torch.zeros(6, 6, dtype=dtype).masked_fill(~mask, masked)
         got = tf.attention(q, k, v, added, fused=fused)
         # Two kernels may sum in two orders: six products of a weight of at most one and a value,
         # and a weight that came from eight products more.
@@ -433,7 +433,7 @@ def test_the_least_number_masks_as_minus_infinity_does(dtype: torch.dtype, fused
 
 
 def test_float16_scores_that_a_mask_sends_to_minus_infinity_stay_finite() -> None:
-    """-65504 is float16's least number and -65504 - 40 is -inf: blind by the sum, not the mask."""
+    """-65504 is float16's least number and -65504 - 40 is -inf: the sum masks, not the mask."""
     q = torch.full((1, 3, 4), 20.0, dtype=torch.float16).requires_grad_()
     k = torch.full((1, 3, 4), -1.0, dtype=torch.float16)  # every score is 4 * -20 / sqrt(4) = -40
     mask = torch.zeros(3, 3, dtype=torch.float16)
@@ -449,10 +449,10 @@ def test_float16_scores_that_a_mask_sends_to_minus_infinity_stay_finite() -> Non
 def test_a_learned_mask_gets_its_gradient() -> None:
     q, k, v = draw(5, 4), draw(5, 4, seed=1), draw(5, 4, seed=2)
     bias = draw(5, 5, seed=3).requires_grad_()
-    blind = torch.tensor([[False], [True], [False], [False], [False]])
+    masked = torch.tensor([[False], [True], [False], [False], [False]])
 
     def gradient(fused: bool) -> Tensor:
-        out = tf.attention(q, k, v, bias.masked_fill(blind, -INF), fused=fused)
+        out = tf.attention(q, k, v, bias.masked_fill(masked, -INF), fused=fused)
         return torch.autograd.grad(out.pow(2).sum(), bias)[0]
 
     explicit, fused = gradient(False), gradient(True)
@@ -477,7 +477,7 @@ class Allocations(TorchDispatchMode):
 
 
 def test_a_mask_allocates_what_it_allocates_in_the_printed_listing() -> None:
-    """Blind queries cost no n x n tensor: four of floats and one of bools, in the same order."""
+    """Fully masked queries cost no n x n tensor: four of floats, one of bools, in this order."""
     n, d = 64, 4
     q, k, v, mask = draw(1, 2, n, d), draw(1, 2, n, d), draw(1, 2, n, d), tf.causal_mask(n)
     with torch.no_grad(), Allocations() as listing:
@@ -509,15 +509,15 @@ def test_padding_changes_nothing_for_the_real_tokens(
     x = draw(len(lengths), 7, 16)
     real = torch.stack([torch.arange(7) < length for length in lengths])
     real = real.flip(1) if side == "left" else real
-    x[~real] *= 100.0  # what stands in the padding must not matter
+    x[~real] *= 100.0  # the content of the padding must not matter
     mask = real[:, None, None, :]
     if kind != "bool":
-        shut = torch.finfo(torch.float64).min if kind == "least number" else -INF
-        mask = torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, shut)
+        least = torch.finfo(torch.float64).min if kind == "least number" else -INF
+        mask = torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, least)
     out = layer(x, mask=mask)
     for row, keep, y in zip(x, real, out, strict=True):
         assert_rounding(y[keep], layer(row[keep][None])[0])
-    if side == "left" and kind != "least number":  # what pads sees nothing: W_o's bias is left
+    if side == "left" and kind != "least number":  # padding is fully masked: W_o's bias is left
         assert torch.equal(out[~real], layer.o.bias.expand_as(out[~real]))
     out[real].sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
@@ -577,7 +577,7 @@ def test_dropout_comes_back_after_an_evaluation() -> None:
 
 @FUSED
 @MIXERS
-def test_dropout_of_everything_silences_training_alone(mixer: str, fused: bool) -> None:
+def test_dropout_of_everything_leaves_evaluation_unchanged(mixer: str, fused: bool) -> None:
     """Nothing is left of the embedding sum and the sub-layers, and LayerNorm(0) is its shift, 0."""
     model, plain = (small_model(mixer=mixer, fused=fused, dropout=p) for p in (1.0, 0.0))
     batch = draw_tokens(2, 8)
@@ -587,7 +587,7 @@ def test_dropout_of_everything_silences_training_alone(mixer: str, fused: bool) 
 
 
 @FUSED
-def test_dropout_stands_in_the_three_places_of_the_chapter(fused: bool) -> None:
+def test_dropout_acts_in_the_three_places_of_the_chapter(fused: bool) -> None:
     x = draw(2, 8, 16)
     layer = build(tf.MultiHeadAttention, 16, 2, dropout=1.0, fused=fused)
     assert torch.equal(layer(x), layer.o.bias.expand_as(x))  # the weights: W_o's bias is left
@@ -646,7 +646,7 @@ def test_tied_weights_stay_tied_and_untied_ones_apart(name: str, tied: bool) -> 
     moved = MOVES[name](model)
     assert (moved.head.weight is moved.token.weight) is tied
     assert tf.count_parameters(moved) == size
-    if "meta" not in name and name != "inside another module":  # those have no values to keep
+    if "meta" not in name and name != "inside another module":  # those have no values
         assert torch.equal(moved.token.weight, table.to(moved.token.weight.dtype))
 
 
@@ -719,7 +719,7 @@ def test_a_model_runs_and_learns_in_every_dtype(name: str, dtype: torch.dtype) -
 
 @pytest.mark.parametrize("name", [*FUNCTIONS, *MODULES])
 def test_everything_runs_on_the_meta_device(name: str) -> None:
-    """Where there is no data no branch can be taken on it, so a GPU need not be waited for."""
+    """Without data no branch can depend on values, so nothing waits for a GPU."""
     with torch.device("meta"):
         call = FUNCTIONS[name] if name in FUNCTIONS else MODULES[name]()
     out = call(torch.empty(2, 8, 16, device="meta", requires_grad=True))
@@ -747,7 +747,7 @@ def test_models_run_on_the_meta_device(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_several_models_run_as_one(name: str) -> None:
-    """One vmap over the stacked tensors of three models, each on tokens of its own."""
+    """One vmap over the stacked tensors of three models, each with its own tokens."""
     models = [small_model(seed=seed, **(MODELS[name] | {"fused": False})) for seed in range(3)]
     skeleton = copy.deepcopy(models[0]).to("meta")
     batches = draw_tokens(3, 2, 8)
@@ -982,7 +982,7 @@ def test_an_average_that_replaces_the_token_is_the_mean_of_the_embeddings() -> N
 
 
 def test_the_encoder_sees_everything_and_the_decoder_no_later_target() -> None:
-    """By what each row depends on: all of the source, but of the target what came before."""
+    """Each row depends on all of the source, but only on earlier targets."""
     model = small_translator()
     seen: dict[str, Tensor] = {}
     parts = {"source": model.source_token, "target": model.target_token, "read": model.encoder[-1]}

@@ -1,10 +1,10 @@
 """What a training step takes in time on this machine, as ratios (`--benchmark-enable`).
 
 The step is that of the ladder's block: width 128, 64 windows of 128 tokens, 1,024 logits each, on
-one thread, as the runs have it. It is timed beside a plain loop and beside matrix products alone,
-in one process; the ratios are the result (see `bench_10_quadratic_cost`). Plain means: the same
-model in float32, F.cross_entropy and autograd from the logits on, AdamW with neither `fused` nor
-`foreach`, and the C library's memory as it comes.
+one thread, as in the runs. It is timed beside a plain loop and beside matrix products alone, in one
+process, and the ratios are the result. Plain means: the same model in float32, F.cross_entropy and
+autograd from the logits on, AdamW with neither `fused` nor `foreach`, and the C library's default
+handling of freed memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from claims.benchmarks.bench_attention import line, once
 from claims.experiments.division import DIVISION_RUNS
 from claims.experiments.rungs import ONE_BLOCK
 from claims.harness.implementation import Implementation
@@ -33,33 +32,12 @@ from claims.training.spec import PRECISIONS, RunSpec, Text
 pytestmark = pytest.mark.benchmark(group="training")
 
 ROUNDS = 5
+Show = Callable[..., None]
 STEP = RunSpec(ONE_BLOCK.model, Text(128), steps=1, batch=64)
 # Small ones, so that nine of them can be timed against each other.
 SMALL = replace(STEP, batch=16, precision="bfloat16")
 # The side of the square product that shows the machine's own rate: its operands stay in the cache.
 SIDE = 1024
-
-
-@pytest.fixture
-def draws() -> Draws:
-    return Draws(0, "bench_training")
-
-
-@pytest.fixture
-def show(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
-    """Print past pytest's capture."""
-
-    def past_capture(text: str) -> None:
-        with capsys.disabled():
-            print(text)
-
-    return past_capture
-
-
-@pytest.fixture(autouse=True)
-def _asked_for(benchmark: Any) -> None:
-    if benchmark.disabled:
-        pytest.skip("a benchmark: run with --benchmark-enable")
 
 
 def window(draws: Draws, spec: RunSpec) -> Tensor:
@@ -133,7 +111,7 @@ def operations(spec: RunSpec) -> float:
     return 2.0 * 3.0 * spec.batch * length * multiplications
 
 
-def raw_scores(draws: Draws) -> dict[str, Callable[[], object]]:
+def square_products(draws: Draws) -> dict[str, Callable[[], object]]:
     """A square matrix product in each precision."""
     a, b = (draws.normal(SIDE, SIDE, salt=salt) for salt in "ab")
     low = a.bfloat16(), b.bfloat16()
@@ -141,7 +119,7 @@ def raw_scores(draws: Draws) -> dict[str, Callable[[], object]]:
 
 
 def test_a_step_beside_a_plain_one(
-    implementation: Implementation, benchmark: Any, draws: Draws, show: Callable[[str], None]
+    implementation: Implementation, benchmark: Any, once: Any, draws: Draws, show: Show
 ) -> None:
     """Tokens per second, the fraction of the floor, and the ratio to the plain loop.
 
@@ -153,7 +131,7 @@ def test_a_step_beside_a_plain_one(
     steps = {"plain": plain_step(implementation, STEP, tokens)}
     for precision in PRECISIONS:
         steps[precision] = our_step(implementation, replace(STEP, precision=precision), tokens)
-    alone = raw_scores(draws)
+    alone = square_products(draws)
     variants: dict[tuple[str, str], Callable[[], object]] = {}
     variants |= {("step", name): step for name, step in steps.items()}
     variants |= {("product", name): product for name, product in alone.items()}
@@ -163,7 +141,7 @@ def test_a_step_beside_a_plain_one(
         keep_freed_memory()
         return as_it_comes, measure(variants, rounds=ROUNDS)
 
-    as_it_comes, kept = once(benchmark, both)
+    as_it_comes, kept = once(both)
     per_step, share = operations(STEP), operations(STEP) / (2.0 * SIDE**3)
     show(
         f"\n{per_step / 1e9:.1f} GFLOP in products, {tokens[:, 1:].numel()} tokens; "
@@ -177,9 +155,9 @@ def test_a_step_beside_a_plain_one(
             floor = summary(tuple(share * ratio for ratio in ratios(product, timing)))
             against = summary(ratios(timing, measured["step", "plain"]))
             show(f"{memory}, {name}: {1e3 * timing.median:.0f} ms")
-            show(line("  tokens per second", [rate]))
-            show(line("  fraction of the floor", [floor]))
-            show(line("  time / plain", [against]))
+            show("  tokens per second", [rate])
+            show("  fraction of the floor", [floor])
+            show("  time / plain", [against])
             benchmark.extra_info[f"{name}, {memory}"] = {
                 "ms": 1e3 * timing.median,
                 "tokens per second": asdict(rate),
@@ -196,8 +174,8 @@ def test_a_step_beside_a_plain_one(
     benchmark.extra_info["memory kept / plain, memory as it comes"] = whole
 
 
-def test_a_step_of_a_hard_head(
-    implementation: Implementation, benchmark: Any, tokens: Tensor, show: Callable[[str], None]
+def test_a_step_of_a_saturated_head(
+    implementation: Implementation, benchmark: Any, once: Any, tokens: Tensor, show: Show
 ) -> None:
     """What it saves to take numbers below float32's normal range for zero, as training does.
 
@@ -217,16 +195,16 @@ def test_a_step_of_a_hard_head(
         finally:
             torch.set_flush_denormal(False)
 
-    measured = once(benchmark, both)
-    show(f"\nundivided / scaled step, median (quartiles) of {ROUNDS} rounds, float32")
+    measured = once(both)
+    show(f"\nunscaled / scaled step, median (quartiles) of {ROUNDS} rounds, float32")
     for numbers, timings in measured.items():
         against = summary(ratios(timings["unscaled"], timings["scaled"]))
-        show(line(f"numbers below the normal range {numbers}", [against]))
+        show(f"numbers below the normal range {numbers}", [against])
         benchmark.extra_info[f"unscaled / scaled, {numbers}"] = asdict(against)
 
 
 def test_how_a_step_grows(
-    implementation: Implementation, benchmark: Any, draws: Draws, show: Callable[[str], None]
+    implementation: Implementation, benchmark: Any, once: Any, draws: Draws, show: Show
 ) -> None:
     """The power of the size that time grows with: width, context, batch, steps, seeds.
 
@@ -251,12 +229,12 @@ def test_how_a_step_grows(
     for n in (1, 2, 4):
         variants["steps", n] = in_turn([models[0]] * n)
         variants["seeds", n] = in_turn(models[:n])
-    measured = once(benchmark, partial(measure, variants, rounds=ROUNDS))
+    measured = once(partial(measure, variants, rounds=ROUNDS))
     show(f"\nmedian (quartiles) of {ROUNDS} rounds, bfloat16, from 16 windows of 128 at width 128")
     for name in dict.fromkeys(name for name, _ in variants):
         row = {n: timing for (of, n), timing in measured.items() if of == name}
         slope = summary(exponents(row))
-        show(line(f"{name} {tuple(row)}", [slope]))
+        show(f"{name} {tuple(row)}", [slope])
         benchmark.extra_info[name] = {
             "ms": {n: 1e3 * timing.median for n, timing in row.items()},
             "exponent": asdict(slope),

@@ -14,7 +14,7 @@ from claims.training.spec import ModelSettings
 PRINTED = "the printed value within 5 %: one run, of a seed and of settings that are not printed"
 
 # The small budget: width 64, windows of 32 tokens, a learning rate that suits few steps. Chosen by
-# measuring: README's power table says by how many standard errors each claim is decided.
+# measuring: docs/how-verdicts-are-made.md says by how many standard errors each claim is decided.
 WIDTH, LENGTH, BATCH, RATE = 64, 32, 32, 1e-2
 
 

@@ -13,14 +13,14 @@ from dataclasses import replace
 from claims.experiments import BATCH, LENGTH, RATE, small
 from claims.experiments.rungs import FOUR_HEADS, ONE_BLOCK
 from claims.training.experiment import Budgets, Experiment
-from claims.training.spec import Evaluation, ModelSettings, RunSpec, Text
+from claims.training.spec import FASTEST, Evaluation, ModelSettings, RunSpec, Text
 
 RECORDED = ("scores", "gradients")
 
 
 def _long(model: ModelSettings) -> RunSpec:
     return RunSpec(
-        model, Text(128), steps=3000, batch=64, precision="bfloat16", record=RECORDED,
+        model, Text(128), steps=3000, batch=64, precision=FASTEST, record=RECORDED,
         evaluations=(Evaluation(128),),
     )
 
@@ -28,7 +28,7 @@ def _long(model: ModelSettings) -> RunSpec:
 def _short(d_head: int) -> RunSpec:
     model = replace(FOUR_HEADS.model, n_heads=1, d_head=d_head)
     return RunSpec(
-        model, Text(128), steps=1500, batch=32, precision="bfloat16", record=RECORDED,
+        model, Text(128), steps=1500, batch=32, precision=FASTEST, record=RECORDED,
         evaluations=(Evaluation(128),),
     )
 

@@ -14,7 +14,7 @@ from claims.experiments.rungs import (
 )
 from claims.experiments.rungs import LADDER as RUNGS
 from claims.training.experiment import Budgets, Experiment
-from claims.training.spec import Evaluation, RunSpec, Text
+from claims.training.spec import FASTEST, Evaluation, RunSpec, Text
 
 LADDER_RUNS: Budgets = {
     # Two blocks against one needs the document's 59 epochs, and has no run here; four heads against
@@ -34,7 +34,7 @@ LADDER_RUNS: Budgets = {
     "document": Experiment(
         {
             rung.label: RunSpec(
-                rung.model, Text(128), steps=3000, batch=64, precision="bfloat16",
+                rung.model, Text(128), steps=3000, batch=64, precision=FASTEST,
                 evaluations=(Evaluation(128), Evaluation(128, "training")),
             )
             for rung in RUNGS

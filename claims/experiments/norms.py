@@ -12,11 +12,11 @@ from dataclasses import replace
 from claims.experiments import LENGTH, small
 from claims.experiments.rungs import ONE_BLOCK
 from claims.training.experiment import Budgets, Experiment
-from claims.training.spec import Evaluation, RunSpec, Text
+from claims.training.spec import FASTEST, Evaluation, RunSpec, Text
 
 DEEP = replace(ONE_BLOCK.model, n_blocks=12)
 _PRE = RunSpec(
-    DEEP, Text(128), steps=1000, batch=32, learning_rate=3e-3, precision="bfloat16",
+    DEEP, Text(128), steps=1000, batch=32, learning_rate=3e-3, precision=FASTEST,
     record=("gradients",), evaluations=(Evaluation(128),),
 )
 _POST = replace(_PRE, model=replace(DEEP, norm="post"))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from claims.experiments import BATCH, LENGTH, RATE, small
 from claims.experiments.rungs import ONE_BLOCK
 from claims.training.experiment import Budgets, Experiment
-from claims.training.spec import Evaluation, RunSpec, Text
+from claims.training.spec import FASTEST, Evaluation, RunSpec, Text
 
 SCHEMES = ("learned", "sinusoidal", "rotary", "alibi")
 LENGTHS = (64, 128, 256)
@@ -45,7 +45,7 @@ POSITION_RUNS: Budgets = {
         {
             scheme: RunSpec(
                 replace(ONE_BLOCK.model, context=256, positions=scheme), Text(64), steps=3000,
-                batch=64, precision="bfloat16", evaluations=(*ALL, *LAST_64, NEAR["document"]),
+                batch=64, precision=FASTEST, evaluations=(*ALL, *LAST_64, NEAR["document"]),
             )
             for scheme in (*SCHEMES, "none")
         },

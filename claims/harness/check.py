@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -36,10 +36,12 @@ class Record:
     measured: Any
     expected: Any
     allowed: str
+    reading: str = ""
     unit: str = ""
     detail: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
     seeds: list[int] = field(default_factory=list)
+    source: str = ""
     device: str = "cpu"
     cases: int = 1
 
@@ -57,7 +59,11 @@ class Check:
     def __init__(self, entry: Entry, rerun: str) -> None:
         self.entry = entry
         self.records: list[Record] = []
+        self.verdict = ""  # what the comparisons come to, once `conclude` has been called
+        self.reading = ""  # under which it holds; empty for the most natural one
         self._rerun = rerun
+        # Reading or setting -> the comparisons that failed under it.
+        self._failures: dict[str, list[str]] = {}
 
     def __call__(
         self,
@@ -83,6 +89,86 @@ class Check:
             Undecided: a mean over seeds lies too near an end of its band to tell.
         """
         __tracebackhide__ = True
+        record = self._judge(measured, tolerance, unit, device, facts, reading="")
+        if not record.ok:
+            raise Refuted(self._explain(record))
+
+    def under(self, name: str) -> Callable[..., None]:
+        """`check.under(name)(measured, tolerance)`: compare under one reading of the sentence.
+
+        Or, for an open claim, under one of the settings that its answer turns on. Takes what
+        `check` takes and records the same, but raises nothing for a value that is not allowed: what
+        that means for the claim is decided when every reading has been judged.
+
+        Raises:
+            BrokenClaim: the ledger's entry has no such reading or setting.
+        """
+        if name not in self.entry.alternatives:
+            known = ", ".join(self.entry.alternatives) or "none"
+            raise BrokenClaim(
+                f"claim {self.entry.id}: the ledger has no reading or setting '{name}'; "
+                f"it has {known}"
+            )
+
+        def judge(
+            measured: Any,
+            tolerance: Tolerance,
+            *,
+            unit: str = "",
+            device: str = "cpu",
+            facts: Mapping[str, Any] | None = None,
+        ) -> None:
+            record = self._judge(measured, tolerance, unit, device, facts, reading=name)
+            failures = self._failures.setdefault(name, [])
+            if not record.ok:
+                failures.append(self._explain(record))
+
+        return judge
+
+    def conclude(self) -> None:
+        """Decide what all comparisons come to: `verdict` and `reading`.
+
+        Raises:
+            Refuted: the sentence fails under each of its readings.
+            BrokenClaim: nothing was compared, a reading was left out, or an open claim has one
+                answer under all of its settings.
+        """
+        __tracebackhide__ = True
+        name, alternatives = self.entry.id, self.entry.alternatives
+        if not self.records:
+            raise BrokenClaim(
+                f"claim {name} recorded no check: a claim that compared nothing is not verified"
+            )
+        if left_out := [each for each in alternatives if each not in self._failures]:
+            raise BrokenClaim(f"claim {name} was not judged under {', '.join(left_out)}")
+        holding = [each for each in alternatives if not self._failures[each]]
+        if self.entry.turns_on:
+            if len(holding) in (0, len(alternatives)):
+                answer = "holds" if holding else "fails"
+                raise BrokenClaim(
+                    f"claim {name} is open in the ledger, yet it {answer} under every setting: "
+                    f"{', '.join(alternatives)}. If that is right, change the ledger"
+                )
+            self.verdict = "open"
+            return
+        if alternatives and not holding:
+            failures = [text for each in alternatives for text in self._failures[each]]
+            raise Refuted("\n\n".join(failures))
+        taken = holding[0] if alternatives else ""
+        self.reading = "" if taken in alternatives[:1] else taken
+        kinds = {record.kind for record in self.records if record.reading in ("", taken)}
+        self.verdict = "exact" if kinds == {"exact"} else "holds"
+
+    def _judge(
+        self,
+        measured: Any,
+        tolerance: Tolerance,
+        unit: str,
+        device: str,
+        facts: Mapping[str, Any] | None,
+        reading: str,
+    ) -> Record:
+        __tracebackhide__ = True
         if isinstance(measured, Tensor):
             measured = measured.detach()
         if has_nan(measured):
@@ -95,22 +181,23 @@ class Check:
             measured=judgement.measured,
             expected=judgement.expected,
             allowed=judgement.allowed,
+            reading=reading,
             unit=unit,
             detail=judgement.detail,
             facts={**plain(facts or {}), **judgement.facts},
             seeds=measured.seeds if isinstance(measured, PerSeed) else [],
+            source=measured.source if isinstance(measured, PerSeed) else "",
             device=device,
         )
         self._keep(record)
         if not judgement.decided:
             raise Undecided("undecided: more seeds would tell\n" + self._explain(record))
-        if not record.ok:
-            raise Refuted(self._explain(record))
+        return record
 
     def _keep(self, record: Record) -> None:
         if hypothesis.currently_in_test_context() and self.records and self.records[-1].cases:
             last = self.records[-1]
-            if (last.kind, last.unit) == (record.kind, record.unit):
+            if all(getattr(last, f) == getattr(record, f) for f in ("kind", "unit", "reading")):
                 record.cases = last.cases + 1
                 self.records[-1] = record
                 return
@@ -121,6 +208,8 @@ class Check:
         lines: Mapping[str, Any] = {
             "claim": f"{entry.id} ({entry.section}, {entry.place})",
             "says": entry.statement,
+            "read as": record.reading,
+            "taken from": record.source,
             "measured": f"{record.measured}{unit}",
             "expected": f"{record.expected}{unit}",
             "allowed": f"{record.allowed} [{record.kind}]",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,10 @@ class Entry:
     line: int | None = None
     expected: Expected = field(default_factory=lambda: Expected("", {}))
     reading: str = ""
+    readings: Mapping[str, str] = field(default_factory=dict)
+    holds_under: str = ""
+    turns_on: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
     awaits: str = ""
     needs: tuple[str, ...] = ()
     beyond: str = ""
@@ -81,6 +85,19 @@ class Entry:
     def needs_document(self) -> bool:
         """Whether the document's budget alone can decide it."""
         return self.verdict == "not run" and self.at_document is not None
+
+    @property
+    def alternatives(self) -> list[str]:
+        """The readings that a careful reader could take, the most natural first; of an open claim
+        the settings, not given by the document, that its answer turns on.
+        """
+        return [*self.readings, *self.settings]
+
+    def holds_under_at(self, budget: str | None) -> str:
+        """The reading under which it holds, where that is not the most natural one."""
+        if budget == "document" and self.at_document is not None:
+            return self.at_document.get("holds_under", "")
+        return self.holds_under
 
     def verdict_at(self, budget: str | None) -> str:
         """The verdict expected at a budget; None for a claim that trains nothing."""
@@ -194,6 +211,7 @@ def _cross_faults(raw: Mapping[str, Any]) -> list[str]:
     for claim in raw["claims"]:
         if claim["section"] not in raw["sections"]:
             faults.append(f"claim {claim['id']}: section '{claim['section']}' is none of {known}")
+        faults += _faults_of_alternatives(claim)
         if "subject" in claim and "beyond" not in claim:
             faults.append(
                 f"claim {claim['id']}: a claim of the document stands in its section's module; "
@@ -206,3 +224,21 @@ def _cross_faults(raw: Mapping[str, Any]) -> list[str]:
                 f"claim {claim['id']}: it awaits something, yet its verdict is '{claim['verdict']}'"
             )
     return faults
+
+
+def _faults_of_alternatives(claim: Mapping[str, Any]) -> Iterator[str]:
+    """Readings and settings that do not fit the verdict."""
+    at_document = claim.get("at_document", {})
+    verdicts = {claim["verdict"], at_document.get("verdict")}
+    if ("open" in verdicts) != ("turns_on" in claim):
+        yield (
+            f"claim {claim['id']}: an open claim says what its answer `turns_on`, and under which "
+            "`settings` it was judged; no other claim does"
+        )
+    for values in (claim, at_document):
+        name = values.get("holds_under")
+        if name is not None and name not in [*claim.get("readings", {})][1:]:
+            yield (
+                f"claim {claim['id']}: it holds under '{name}', which is none of its readings "
+                "after the first"
+            )

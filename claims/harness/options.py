@@ -62,7 +62,7 @@ def refuse_bad_options(config: pytest.Config) -> None:
         if (target := config.getoption("claims_json")) is not None:
             files.demand_writable("--claims-json", target)
         if (target := config.getoption("gpu_table")) is not None:
-            _demand_new_gpu_table(target, asked=_asks_for_gpu(config))
+            _demand_new_gpu_table(target, asked=asks_for_gpu(config))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     _refuse_bad_budget(config)
@@ -71,7 +71,7 @@ def refuse_bad_options(config: pytest.Config) -> None:
     if unknown:
         raise pytest.UsageError("\n".join(unknown))
     # -m gpu asks for the GPU; a green run of skips would say that it answered.
-    if _asks_for_gpu(config) and (fault := machine.gpu_fault()):
+    if asks_for_gpu(config) and (fault := machine.gpu_fault()):
         raise pytest.UsageError(f"-m '{config.option.markexpr}' needs a CUDA GPU: {fault}")
     # pytest-benchmark would switch itself off and leave a run that is green and timed nothing.
     asked = [o for o in ("enable", "only") if config.getoption(f"benchmark_{o}", False)]
@@ -82,7 +82,7 @@ def refuse_bad_options(config: pytest.Config) -> None:
         )
 
 
-def _asks_for_gpu(config: pytest.Config) -> bool:
+def asks_for_gpu(config: pytest.Config) -> bool:
     wanted = re.sub(r"\bnot\s*(\([^)]*\)|\w+)", "", config.getoption("markexpr", ""))
     return re.search(r"\bgpu\b", wanted) is not None
 

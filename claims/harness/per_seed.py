@@ -10,14 +10,18 @@ U = TypeVar("U")
 
 
 class PerSeed(Sequence[T], Generic[T]):
-    """One value per seed. `check` reads the seeds off it.
+    """One value per seed. `check` reads the seeds off it, and `source`, where the values are from.
 
     Differences and ratios are taken seed by seed: runs of one seed share their batches, and with
     them much of chance.
     """
 
-    def __init__(self, seeds: Iterable[int], values: Iterable[T]) -> None:
-        """Raises ValueError unless there are as many values as seeds."""
+    def __init__(self, seeds: Iterable[int], values: Iterable[T], source: str = "") -> None:
+        """Raises ValueError unless there are as many values as seeds.
+
+        `source` names a stored record; it is empty for what was measured in this session.
+        """
+        self.source = source
         self.seeds = list(seeds)
         self._values = list(values)
         if len(self.seeds) != len(self._values):
@@ -25,18 +29,20 @@ class PerSeed(Sequence[T], Generic[T]):
 
     def map(self, measure: Callable[[T], U]) -> PerSeed[U]:
         """`measure(value)` for each seed."""
-        return PerSeed(self.seeds, map(measure, self._values))
+        return PerSeed(self.seeds, map(measure, self._values), self.source)
 
     def where(self, holds: Callable[[T], bool]) -> PerSeed[T]:
         """The seeds whose value satisfies `holds`."""
         kept = [(s, v) for s, v in zip(self.seeds, self._values, strict=True) if holds(v)]
-        return PerSeed([seed for seed, _ in kept], [value for _, value in kept])
+        return PerSeed([seed for seed, _ in kept], [value for _, value in kept], self.source)
 
     def __sub__(self: PerSeed[float], other: PerSeed[float]) -> PerSeed[float]:
-        return PerSeed(self.seeds, (a - b for a, b in _pairs(self, other)))
+        values = (a - b for a, b in _pairs(self, other))
+        return PerSeed(self.seeds, values, _source(self, other))
 
     def __truediv__(self: PerSeed[float], other: PerSeed[float]) -> PerSeed[float]:
-        return PerSeed(self.seeds, (a / b for a, b in _pairs(self, other)))
+        values = (a / b for a, b in _pairs(self, other))
+        return PerSeed(self.seeds, values, _source(self, other))
 
     def __len__(self) -> int:
         return len(self._values)
@@ -60,3 +66,7 @@ def _pairs(a: PerSeed[float], b: PerSeed[float]) -> Iterator[tuple[float, float]
     if a.seeds != b.seeds:
         raise ValueError(f"values of the seeds {a.seeds} and of {b.seeds} cannot be paired")
     return zip(a, b, strict=True)
+
+
+def _source(a: PerSeed[float], b: PerSeed[float]) -> str:
+    return "; ".join(dict.fromkeys(filter(None, (a.source, b.source))))

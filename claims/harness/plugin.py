@@ -17,6 +17,7 @@ import torch
 from claims.harness import completeness, gpu_table, machine, options, paths, report
 from claims.harness.check import BrokenClaim, Check, Refuted, Undecided
 from claims.harness.isolation import GlobalState
+from claims.harness.ledger import Entry
 from claims.harness.mark import base_seed_of, budget_of, declared
 from claims.harness.stash import BASE_SEEDS, IMPLEMENTATION, LEDGER, entry_of
 
@@ -88,7 +89,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return [
         f"claims: implementation {config.stash[IMPLEMENTATION].package}, "
         f"base seed {config.getoption('base_seed')}, "
-        f"budget {config.getoption('budget') or 'ci, and document on a GPU'}",
+        f"budget {config.getoption('budget') or 'ci, and document from the record'}",
         "machine: " + ", ".join(f"{key} {value}" for key, value in facts.items()),
     ]
 
@@ -119,7 +120,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     _deselect_other_budgets(config, items)
     for item in items:
         budget = budget_of(item)
-        if budget == "document" and config.getoption("device") != "cpu":
+        measured_here = config.getoption("device") == "cpu" or item.get_closest_marker("recorded")
+        if budget == "document" and not measured_here:
             item.add_marker(pytest.mark.gpu)
         entry = entry_of(item)
         if entry is None:
@@ -171,24 +173,28 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
                 f"claim {entry.id} left global state changed: {', '.join(changes)}; "
                 "draw from `rng`, and set flags only inside a context that restores them"
             )
-        expected = entry.verdict_at(budget_of(pyfuncitem))
-        _demand_verdict(entry.id, expected, pyfuncitem.funcargs.get("check"))
+        _demand_verdict(entry, budget_of(pyfuncitem), pyfuncitem.funcargs.get("check"))
     return result
 
 
-def _demand_verdict(name: str, expected: str, check: object) -> None:
+def _demand_verdict(entry: Entry, budget: str | None, check: object) -> None:
     """A body that ended without a failure must have compared, and with the ledger's verdict."""
-    if not isinstance(check, Check) or not check.records:
+    if not isinstance(check, Check):
         raise BrokenClaim(
-            f"claim {name} recorded no check: a claim that compared nothing is not verified"
+            f"claim {entry.id} takes no `check`: a claim that compared nothing is not verified"
         )
-    verdict = report.verdict_of(check.records)
-    if expected != "refuted" and verdict != expected:
+    check.conclude()
+    expected, under = entry.verdict_at(budget), entry.holds_under_at(budget)
+    if expected != "refuted" and (check.verdict, check.reading) != (expected, under):
         raise BrokenClaim(
-            f"claim {name}: the ledger's verdict is '{expected}', "
-            f"the checks say '{verdict}'; "
+            f"claim {entry.id}: the ledger's verdict is '{expected}'{_read_as(under)}, the checks "
+            f"say '{check.verdict}'{_read_as(check.reading)}; "
             "if that is right, change the ledger, so that a reviewer sees it"
         )
+
+
+def _read_as(reading: str) -> str:
+    return f" when read as '{reading}'" if reading else ""
 
 
 @pytest.hookimpl(
@@ -208,7 +214,7 @@ def pytest_runtest_makereport(
     if entry is not None and decided:
         check = getattr(item, "funcargs", {}).get("check")
         item.user_properties.extend(
-            report.properties(entry, budget_of(item), outcome, check.records if check else [])
+            report.properties(entry, budget_of(item), outcome, check)
         )
         outcome.user_properties = list(item.user_properties)
     return outcome

@@ -6,7 +6,6 @@ import json
 import shutil
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,23 +14,18 @@ from typing import Any
 import pytest
 
 from claims.harness import machine
-from claims.harness.check import Record
+from claims.harness.check import Check
 from claims.harness.diagnosis import Likeness, looks_like
 from claims.harness.files import write_whole
 from claims.harness.ledger import Entry, Ledger
 from claims.harness.options import asks_for_everything, command
 from claims.harness.stash import CORPUS_LINE
 
-VERDICTS = ("exact", "holds", "refuted", "not run", "failed")
-
-
-def verdict_of(records: Sequence[Record]) -> str:
-    """`exact` when every comparison was exact, `holds` when a tolerance was needed."""
-    return "exact" if all(record.kind == "exact" for record in records) else "holds"
+VERDICTS = ("exact", "holds", "open", "refuted", "not run", "failed")
 
 
 def properties(
-    entry: Entry, budget: str | None, outcome: pytest.TestReport, records: Sequence[Record]
+    entry: Entry, budget: str | None, outcome: pytest.TestReport, check: Check | None
 ) -> list[tuple[str, str]]:
     """One claim's result as (name, text), which travels with the test report."""
     if outcome.failed:
@@ -46,11 +40,14 @@ def properties(
         where = outcome.longrepr
         reason = (where[2] if isinstance(where, tuple) else str(where)).removeprefix("Skipped: ")
     else:
-        verdict, reason = verdict_of(records), ""
+        assert check is not None  # a claim that passed has compared
+        verdict, reason = check.verdict, entry.turns_on
     texts = {
         "claim": entry.id, "section": entry.section, "verdict": verdict, "reason": reason,
         "expected verdict": entry.verdict_at(budget), "budget": budget or "",
+        "read as": check.reading if check else "",
     }
+    records = check.records if check else []
     return [
         *texts.items(),
         *((f"check {i + 1}", record.to_json()) for i, record in enumerate(records)),
@@ -67,6 +64,7 @@ class Outcome:
     reason: str
     expected_verdict: str
     budget: str
+    read_as: str
     seconds: float
     records: list[dict[str, Any]]
 
@@ -90,6 +88,7 @@ class Report:
             reason=texts["reason"],
             expected_verdict=texts["expected verdict"],
             budget=texts["budget"],
+            read_as=texts["read as"],
             seconds=report.duration,
             records=[json.loads(text) for name, text in texts.items() if name.startswith("check ")],
         )
@@ -110,7 +109,9 @@ class Report:
         for line in self._section_table():
             write(line)
         for title, lines in (
-            ("refuted: measured, and the sentence is false or lacks a condition", self._refuted()),
+            ("refuted: false under every reading", self._with_reason("refuted")),
+            ("open: it turns on a setting that is not given", self._with_reason("open")),
+            ("holds under another reading than the first", self._read_otherwise()),
             ("not run", self._not_run()),
             ("failed", self._failed()),
             ("what failed looks like a known mistake", [str(each) for each in self.likenesses()]),
@@ -126,6 +127,8 @@ class Report:
                 f"{', '.join(missing)}",
                 red=True,
             )
+        for source, claims in self._from_record().items():
+            write(f"{len(claims)} claims were judged from {source}.")
         checks = sum(len(outcome.records) for outcome in self._outcomes.values())
         run, wanted = self.gpu_claims()
         write(f"{checks} checks were recorded; gpu claims run: {run} of {wanted}.")
@@ -137,7 +140,7 @@ class Report:
         """claim id -> verdict; a claim that ran several times, over seeds or budgets, has its
         worst. Where one of them decided it, it is not called not run.
         """
-        worst = ("failed", "refuted", "holds", "exact", "not run")
+        worst = ("failed", "refuted", "open", "holds", "exact", "not run")
         result: dict[str, str] = {}
         for outcome in self._outcomes.values():
             other = result.get(outcome.claim, outcome.verdict)
@@ -190,13 +193,30 @@ class Report:
         lines.append(f"{'all':<26}" + "".join(f"{total[name] or '.':>11}" for name in columns))
         return lines
 
-    def _refuted(self) -> list[str]:
+    def _with_reason(self, verdict: str) -> list[str]:
         lines = {}
         for outcome in self._outcomes.values():
-            if outcome.verdict == "refuted":
+            if outcome.verdict == verdict:
                 lines[outcome.claim] = (
                     f"{outcome.claim} ({self._ledger[outcome.claim].place}): {outcome.reason}"
                 )
+        return list(lines.values())
+
+    def _from_record(self) -> dict[str, set[str]]:
+        """Where stored runs were made -> the claims that were judged from them."""
+        found: dict[str, set[str]] = {}
+        for outcome in self._outcomes.values():
+            for record in outcome.records:
+                if source := record["source"]:
+                    found.setdefault(source, set()).add(outcome.claim)
+        return dict(sorted(found.items()))
+
+    def _read_otherwise(self) -> list[str]:
+        lines = {}
+        for outcome in self._outcomes.values():
+            if outcome.read_as:
+                entry = self._ledger[outcome.claim]
+                lines[entry.id] = f"{entry.id} ({entry.place}): {entry.readings[outcome.read_as]}"
         return list(lines.values())
 
     def _not_run(self) -> list[str]:

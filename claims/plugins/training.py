@@ -7,14 +7,16 @@ from collections.abc import Sequence
 import pytest
 from torch import Tensor
 
-from claims.harness import machine
+from claims.harness import machine, paths
 from claims.harness.files import cache_dir
 from claims.harness.implementation import Implementation
 from claims.harness.mark import RunsOn, base_seed_of, budget_of, runs_on
+from claims.harness.options import asks_for_gpu
 from claims.harness.stash import BASE_SEEDS, IMPLEMENTATION
 from claims.instruments.text.corpus import Corpus
 from claims.instruments.text.tokens import digest
 from claims.plugins.session import corpus_of, tokens_of
+from claims.training.evidence import Record
 from claims.training.pool import (
     Place,
     cores,
@@ -24,14 +26,33 @@ from claims.training.pool import (
     name_of,
 )
 from claims.training.progress_bar import shown
-from claims.training.results import Gathered, Runs
+from claims.training.results import Gathered, Recorded, Runs
 from claims.training.spec import RunSpec, Text
 from claims.training.store import RunStoreWarning
+from claims.training.travel import IMPORTED
 
-GATHERED = pytest.StashKey[Gathered]()
+# What was trained or found, by device.
+GATHERED = pytest.StashKey[dict[str, Gathered]]()
+RECORD = pytest.StashKey[Record]()
 
 
 # ---- before the first test -----------------------------------------------------------------------
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "recorded: decided on runs of the record, not trained in this session"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # before the harness marks what needs a GPU
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The document's budget is judged from the record, unless somebody asks to measure it anew."""
+    if config.getoption("budget") == "document" or asks_for_gpu(config):
+        return
+    for item in items:
+        if budget_of(item) == "document":
+            item.add_marker("recorded")
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist's worker has told by then what it collected
@@ -41,27 +62,33 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     failed = session.testsfailed and not config.option.continue_on_collection_errors
     if config.option.collectonly or failed:
         return
-    gathered = config.stash.setdefault(GATHERED, Gathered())
     wanted: dict[str, list[RunSpec]] = {}
     for item in session.items:
-        if (declared := runs_on(item)) is not None and not _fault(config, item):
+        declared = runs_on(item)
+        if declared is not None and not _recorded(item) and not _fault(config, item):
             wanted.setdefault(_device(config, item), []).extend(_specs(config, item, declared))
     if not wanted or "LanguageModel" not in config.stash[IMPLEMENTATION].provided():
         return
     for device, specs in wanted.items():
-        _gather(config, gathered, device, merged(specs))
+        _gather(config, device, merged(specs))
 
 
-def _gather(config: pytest.Config, gathered: Gathered, device: str, specs: list[RunSpec]) -> None:
+def _recorded(item: pytest.Item) -> bool:
+    return item.get_closest_marker("recorded") is not None
+
+
+def _gather(config: pytest.Config, device: str, specs: list[RunSpec]) -> None:
     place = Place(cache_dir() / "runs", config.stash[IMPLEMENTATION].package, device)
-    store = gathered.stores[device] = place.store()
+    store = place.store()
+    gathered = Gathered(store, config.stash[IMPLEMENTATION])
+    config.stash.setdefault(GATHERED, {})[device] = gathered
     missing = []
     for spec in specs:
         stored = store.result(spec)
         if stored is None:
             missing.append(spec)
         else:
-            gathered.outcomes[device, spec.digest()] = spec, stored
+            gathered.outcomes[spec.digest()] = spec, stored
     if missing:
         ids = _ids(config, missing)
         if hasattr(config, "workerinput"):
@@ -78,11 +105,21 @@ def _gather(config: pytest.Config, gathered: Gathered, device: str, specs: list[
                 done = do_all(missing, place, ids, workers, report)
         store.faults += [fault for fault in done.faults if fault not in store.faults]
         for spec in missing:
-            gathered.outcomes[device, spec.digest()] = spec, done.outcomes[spec.digest()]
+            gathered.outcomes[spec.digest()] = spec, done.outcomes[spec.digest()]
             if spec.digest() in done.unstored:
                 store.hold(spec, *done.unstored[spec.digest()])
     for sentence in store.faults:
         config.issue_config_time_warning(RunStoreWarning(sentence), stacklevel=2)
+
+
+def _record_of(config: pytest.Config) -> Record:
+    """Read once per session: the project's own, and what was imported."""
+    if RECORD not in config.stash:
+        folders = (paths.EVIDENCE, cache_dir() / IMPORTED)
+        config.stash[RECORD] = record = Record(folders, config.stash[IMPLEMENTATION])
+        for sentence in record.faults:
+            config.issue_config_time_warning(RunStoreWarning(sentence), stacklevel=2)
+    return config.stash[RECORD]
 
 
 def _specs(config: pytest.Config, item: pytest.Item, declared: RunsOn) -> list[RunSpec]:
@@ -158,10 +195,12 @@ def runs(
     config, item = request.config, request.node
     declared = runs_on(item)
     assert declared is not None  # it has a budget
+    experiment = declared.budgets[budget]
+    implementation.LanguageModel  # noqa: B018  raises Missing: the claim is not run
+    if _recorded(item):
+        return Runs(experiment, declared.labels, 0, "", Recorded(_record_of(config)))
     if fault := _fault(config, item):
         pytest.skip(fault)
-    implementation.LanguageModel  # noqa: B018  raises Missing: the claim is not run
-    return Runs(
-        declared.budgets[budget], declared.labels, _first_seed(budget, base_seed),
-        _corpus_digest(config), _device(config, item), config.stash[GATHERED], implementation,
-    )
+    gathered = config.stash[GATHERED][_device(config, item)]
+    first = _first_seed(budget, base_seed)
+    return Runs(experiment, declared.labels, first, _corpus_digest(config), gathered)

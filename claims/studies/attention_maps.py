@@ -3,13 +3,14 @@
 Trains what the run store lacks, about an hour on one core, and writes into FOLDER
 
 accuracy.csv        what one block and two answer right: steps, width, heads, network, positions
-accuracy.md         the same, as README has it
 circuits.csv        each model of two blocks: what its answers hang on
 cuts.csv            each edge cut: the accuracy that is left and the logit difference that it costs
 adjectives.csv      block 2's row for each of the eight adjectives
 induction.csv       losses and heads' scores while an induction head forms
 maps.npz, maps.svg  the attention of the two printed sentences, by seed, block and head
 provenance.json     of all of them
+
+`python -m claims.studies.docs` shows the tables in docs/winograd.md.
 """
 
 from __future__ import annotations
@@ -96,7 +97,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arrays, drawn = _maps(load)
     for name, table in tables.items():
         write_whole(folder / f"{name}.csv", _csv(table))
-    write_whole(folder / "accuracy.md", accuracy_table(tables["accuracy"]))
     write_whole(folder / "maps.svg", drawn)
     part = folder / "maps.npz.part"
     with part.open("wb") as file:
@@ -139,22 +139,6 @@ def _accuracy(models: Models) -> Iterable[Row]:
                 "wrong noun": statistics.mean(s.wrong_noun for s in found),
                 "neither": statistics.mean(s.neither for s in found),
             }
-
-
-def accuracy_table(rows: Iterable[Mapping[str, str]]) -> str:
-    """accuracy.csv in Markdown, with percentages."""
-    lines = ["| | steps | n | right | least to most | 99 % |", "|---|---|---|---|---|---|"]
-    for row in rows:
-        settings = row["settings"].removesuffix(", changed")
-        model = row["model"].removesuffix(f", {row['steps']}")
-        right, sd, least, most = (
-            f"{100 * float(row[name]):.1f}" for name in ("right", "right, sd", "least", "most")
-        )
-        lines.append(
-            f"| {settings}, {model} | {row['steps']} | {row['seeds']} | {right} ± {sd} "
-            f"| {least} to {most} | {row['solved']} |"
-        )
-    return "\n".join(lines) + "\n"
 
 
 def _circuits(models: Models) -> Iterable[Row]:

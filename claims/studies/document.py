@@ -4,8 +4,9 @@ Trains nothing, and writes into FOLDER
 
 runs.csv            one row per run and quantity, with its value by seed; seeds that the run store
                     lacks are missing, and `n` says how many there are
-tables.md           the same beside the document's numbers, as README has it
 provenance.json     where the values come from
+
+`python -m claims.studies.docs` shows them in docs/results.md.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +28,6 @@ from claims.experiments.positions import POSITION_RUNS
 from claims.experiments.precision import PRECISION_RUNS
 from claims.harness.files import cache_dir, write_whole
 from claims.harness.provenance import commit
-from claims.studies.document_tables import Values, tables
 from claims.training import sealed
 from claims.training.experiment import Experiment
 from claims.training.spec import Evaluation, RunResult, RunSpec, Score
@@ -69,20 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"the run store {cache_dir() / 'runs'} holds no run at the document's budget")
     used = [facts for facts, _ in stored.values()]
     write_whole(folder / "runs.csv", pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))
-    write_whole(folder / "tables.md", tables(values_of(rows)))
     write_whole(folder / "provenance.json", json.dumps(_provenance(used), indent=2) + "\n")
-    print(f"wrote {len(rows)} rows to {folder / 'runs.csv'}, and two files beside it")
+    print(f"wrote {len(rows)} rows to {folder / 'runs.csv'}, and its provenance beside it")
     return 0
-
-
-def values_of(rows: Iterable[Mapping[str, object]]) -> Values:
-    """The values by seed of every row of runs.csv."""
-    return {
-        (str(row["experiment"]), str(row["run"]), str(row["quantity"])): [
-            float(value) for value in str(row["values"]).split()
-        ]
-        for row in rows
-    }
 
 
 def _stored(folder: Path) -> dict[str, tuple[Facts, RunResult]]:

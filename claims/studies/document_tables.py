@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+from claims.studies.markdown import table
 
 HELD_OUT = "perplexity, held out, windows of 128"
 TRAINING = "perplexity, training, windows of 128"
@@ -32,7 +34,7 @@ TWELVE_BLOCKS = {
 }
 WIDTHS = ("32 of four heads", "128, long", "128", "256", "1024", "1024 at 0.003", "1024 at 0.01")
 # Quantity, and how many decimals it is shown with.
-OF_UNDIVIDED = {
+OF_UNSCALED = {
     "score std, block 1, first": 1, "score std, block 1, last": 0, "entropy, block 1, last": 4,
     "saturated rows, block 1, last": 4,
 }
@@ -43,6 +45,16 @@ WINDOWS = ("64", "128", "256", "64, last 16", "128, last 64", "256, last 64")
 Values = Mapping[tuple[str, str, str], Sequence[float]]
 
 
+def values_of(rows: Iterable[Mapping[str, object]]) -> Values:
+    """The values by seed of every row of runs.csv."""
+    return {
+        (str(row["experiment"]), str(row["run"]), str(row["quantity"])): [
+            float(value) for value in str(row["values"]).split()
+        ]
+        for row in rows
+    }
+
+
 def shown(values: Sequence[float], decimals: int = 2) -> str:
     """Mean, spread and number of seeds."""
     if not values:
@@ -51,8 +63,8 @@ def shown(values: Sequence[float], decimals: int = 2) -> str:
     return f"{statistics.fmean(values):.{decimals}f}{spread} (n = {len(values)})"
 
 
-def tables(values: Values) -> str:
-    """All tables in Markdown; a run that has not been made is a dash."""
+def tables(values: Values) -> dict[str, str]:
+    """Each table in Markdown, by name; a run that has not been made is a dash."""
 
     def cell(experiment: str, run: str, quantity: str = HELD_OUT, decimals: int = 2) -> str:
         return shown(values.get((experiment, run, quantity), ()), decimals)
@@ -60,12 +72,12 @@ def tables(values: Values) -> str:
     def division(label: str) -> list[str]:
         unscaled, scaled = f"{label}, unscaled", f"{label}, scaled"
         row = [label, *(cell("division", run) for run in (scaled, unscaled))]
-        for quantity, decimals in OF_UNDIVIDED.items():
+        for quantity, decimals in OF_UNSCALED.items():
             row.append(cell("division", unscaled, quantity, decimals))
         return [*row, cell("division", scaled, "score std, block 1, last")]
 
-    every = [
-        _table(
+    return {
+        "ladder": table(
             ["the ladder (l.14, l.124)", "printed", "measured, held out",
              "training, printed", "measured, training"],
             [
@@ -74,23 +86,23 @@ def tables(values: Values) -> str:
                 for label, printed in LADDER.items()
             ],
         ),
-        _table(
+        "one block and two": table(
             ["the last two rows, with two seeds more (l.252)", "held out", "training"],
             [
                 [run, cell("overfitting", run), cell("overfitting", run, TRAINING)]
                 for run in LADDER_IN_TRAINING
             ],
         ),
-        _table(
+        "division": table(
             ["the division (l.110 to l.118)", "scaled", "unscaled", "score std, unscaled, first",
              "last", "entropy, last", "saturated rows, last", "score std, scaled, last"],
             [division(label) for label in WIDTHS],
         ),
-        _table(
+        "twelve blocks": table(
             ["twelve blocks (l.142 to l.153)", "printed", "measured"],
             [[run, printed, cell("norms", run)] for run, printed in TWELVE_BLOCKS.items()],
         ),
-        _table(
+        "positions": table(
             ["positions (l.157 to l.159)", *(w.replace("last", "the last") for w in WINDOWS)],
             [
                 [run, *(cell("positions", run, f"perplexity, held out, windows of {w}")
@@ -98,18 +110,12 @@ def tables(values: Values) -> str:
                 for run in POSITIONS
             ],
         ),
-        _table(
+        "mask": table(
             ["the mask (l.54)", "held out"],
             [[run, cell("leak", run)] for run in ("with the mask", "without the mask")],
         ),
-        _table(
+        "bfloat16": table(
             ["one block, 1,000 steps of 16 windows, products in", "held out"],
             [[run, cell("precision", run)] for run in ("float32", "bfloat16")],
         ),
-    ]  # fmt: skip
-    return "\n".join(every)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    }  # fmt: skip

@@ -8,7 +8,7 @@ neither training nor a GPU against it, and writes into FOLDER
 fingerprints.csv    a row for each mistake and claim that it breaks
 provenance.json     with what it was measured
 
-A mistake that no claim notices is said, and ends the command red.
+A mistake that no claim notices is named, and the command then ends with status 1.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_whole(folder / "fingerprints.csv", text.getvalue())
     facts = {"command": f'pytest claims -m "{CHOICE}" --implementation <copy with the mistake>'}
     facts |= {key: results[0][key] for key in KEPT}
-    # Where it lay is no part of what was measured.
+    # The path of the file says nothing about what was measured.
     facts["corpus"] = facts["corpus"].partition(", from ")[0]
     write_whole(folder / "provenance.json", json.dumps(facts, indent=2) + "\n")
     unnoticed = [mistake.name for mistake in found if mistake.name not in dict(broken)]
@@ -98,7 +98,7 @@ def claims_on(package: str, folder: Path, tests: Sequence[str] = ("claims",)) ->
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     here = {
         "PYTHONPATH": str(folder), CORPUS_VARIABLE: str(folder / CORPUS),
-        # Its own: the tokens of a mistaken tokenizer are nobody else's.
+        # A cache of its own: a mistaken tokenizer makes other tokens.
         CACHE_VARIABLE: str(folder / "cache"),
     }
     options = ["-m", CHOICE, "-q", "-p", "no:cacheprovider", "--implementation", package]
@@ -115,7 +115,7 @@ def claims_on(package: str, folder: Path, tests: Sequence[str] = ("claims",)) ->
 
 @pytest.hookimpl(trylast=True)  # after the harness has set up Hypothesis
 def pytest_configure() -> None:
-    """As a plugin of those runs: that an example fails is enough, no simpler one is looked for."""
+    """As a plugin of those runs: one failing example is enough, Hypothesis need not simplify it."""
     phases = [phase for phase in hypothesis.settings().phases if phase != Phase.shrink]
     hypothesis.settings.register_profile("unshrunk", hypothesis.settings(phases=phases))
     hypothesis.settings.load_profile("unshrunk")

@@ -10,8 +10,9 @@ margins.csv         for each trained claim its expected verdict, how many base s
                     how many standard errors it was decided: least and median over base seeds, of
                     the comparison that is nearest to an end of its band; for a claim that is judged
                     seed by seed, the fewest seeds that were counterexamples
-margins.md          those of the claims that hold, as README has them
 provenance.json     where the file came from
+
+`python -m claims.studies.docs` shows the claims that hold in docs/how-verdicts-are-made.md.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from claims.harness.files import write_whole
+from claims.studies.markdown import table
 
 MARGIN = "margin in standard errors"
 OUTSIDE = "seeds outside"
@@ -56,9 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     writer.writeheader()
     writer.writerows(rows)
     write_whole(options.folder / "margins.csv", text.getvalue())
-    write_whole(options.folder / "margins.md", table(rows))
     facts = {key: data[key] for key in KEPT}
-    # Where the files lay is no part of what was measured.
+    # The paths of the files say nothing about what was measured.
     facts["corpus"] = data["corpus"].partition(", from ")[0]
     facts["command"] = re.sub(r"(--claims-json[ =])\S+", r"\1FILE", data["command"])
     write_whole(options.folder / "provenance.json", json.dumps(facts, indent=2) + "\n")
@@ -95,18 +96,22 @@ def margins(runs: Iterable[Mapping[str, Any]]) -> list[Row]:
     return sorted(rows, key=lambda row: (float(row["least"] or "inf"), row["claim"]))
 
 
-def table(rows: Sequence[Row]) -> str:
+def shown(rows: Sequence[Row]) -> str:
     """In Markdown: the claims that are expected to hold, two beside each other."""
     cells = [
-        f"{row['claim']} | {row['seeds']} | {row['least']} | {row['median']} | {row['otherwise']}"
+        [row[name] for name in ("claim", "seeds", "least", "median", "otherwise")]
         for row in rows
         if row["verdict"] == "holds"
     ]
     half = (len(cells) + 1) // 2
-    head = "claim | n | least | median | otherwise"
-    pairs = [(head, head), (" | ".join(["---"] * 5),) * 2]
-    pairs += zip(cells[:half], [*cells[half:], " | " * 4][:half], strict=True)
-    return "".join(f"| {left} | {right} |\n" for left, right in pairs)
+    pairs = zip(cells[:half], [*cells[half:], [""] * 5][:half], strict=True)
+    verdicts, otherwise = (
+        sum(int(row[name]) for row in rows) for name in ("base seeds", "otherwise")
+    )
+    return (
+        f"{verdicts} verdicts, {otherwise} of them other than the ledger says.\n\n"
+        + table(["claim", "n", "least", "median", "otherwise"] * 2, [a + b for a, b in pairs])
+    )
 
 
 if __name__ == "__main__":

@@ -11,9 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from claims.harness.files import cache_dir
-from claims.training.pool import name_of
+from claims.harness.implementation import Implementation
+from claims.training.evidence import EvidenceError
+from claims.training.pool import Place, name_of
 from claims.training.spec import RunSpec
 from claims.training.store import Busy, Listed, listed, remove, remove_stray_locks
+from claims.training.travel import IMPORTED, bring_in, export
 
 DAY = 86_400.0
 
@@ -31,15 +34,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
     which.add_argument(
         "--older-than", type=_days, metavar="DAYS", help="last written so many days ago, or more"
     )
+    send = commands.add_parser("export", help="write finished runs into files, without weights")
+    send.add_argument("folder", type=Path, help="an existing folder; nothing in it is overwritten")
+    send.add_argument("--implementation", default="transformer", metavar="PACKAGE")
+    send.add_argument("--device", default="cpu", help="that of the runs: cpu (default) or cuda")
+    receive = commands.add_parser("import", help="judge later runs of claims by files of export")
+    receive.add_argument("folder", type=Path, help="a folder that export has written")
     options = parser.parse_args(arguments)
 
     folder = cache_dir() / "runs"
+    if options.command in ("export", "import"):
+        if not options.folder.is_dir():
+            parser.error(f"{options.folder} is no folder; give one that exists")
+        try:
+            return _carry(options, folder)
+        except (EvidenceError, ValueError) as error:
+            parser.error(str(error))
     entries = listed(folder) if folder.is_dir() else []
     if options.command == "list":
         _show(folder, entries)
     else:
         _prune(folder, [entry for entry in entries if _chosen(entry, options)])
     return 0
+
+
+def _carry(options: argparse.Namespace, runs: Path) -> int:
+    """export or import. Returns 1 where a conflict was told, else 0."""
+    if options.command == "export":
+        place = Place(runs, options.implementation, options.device)
+        merged = export(place.store(), Implementation(place.package), options.folder, None)
+        where = options.folder
+    else:
+        where = cache_dir() / IMPORTED
+        merged = bring_in(options.folder, where)
+    print(f"{merged.new} runs added to {where}, {merged.known} were there")
+    for conflict in merged.conflicts:
+        print(f"conflict: {conflict}")
+    return 1 if merged.conflicts else 0
 
 
 def _days(text: str) -> float:

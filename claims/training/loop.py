@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -16,8 +16,10 @@ from claims.harness.seeds import seed_of
 from claims.instruments.text.tokens import split as split_tokens
 from claims.training.batches import batches
 from claims.training.loss import loss_and_gradient
+from claims.training.precision import fastest
 from claims.training.snapshots import PROBE_WINDOWS, gradient_norms, head_scores
 from claims.training.spec import (
+    FASTEST,
     HeadScores,
     ModelSettings,
     RunResult,
@@ -83,6 +85,8 @@ def train(
     Raises:
         ValueError: the run does not fit the text or the implementation.
     """
+    if spec.precision == FASTEST:
+        spec = replace(spec, precision=fastest(device))
     draw = batches(spec, ids)
     model = build(implementation, spec).to(device)
     optimiser = optimiser_of(model, spec)
@@ -122,7 +126,9 @@ def train(
     steps = spec.steps if failed_at is None else failed_at
     progress.end(steps)
     weights = {name: value.detach().cpu() for name, value in model.state_dict().items()}
-    result = RunResult(steps, failed_at, tuple(progress.snapshots), progress.seconds)
+    result = RunResult(
+        steps, failed_at, tuple(progress.snapshots), progress.seconds, precision=spec.precision
+    )
     return result, weights
 
 

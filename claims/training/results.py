@@ -1,14 +1,16 @@
-"""The results of a claim's runs, by label and seed."""
+"""The results of a claim's runs, by label and seed: trained in this session, or of the record."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from claims.harness.implementation import Implementation, Missing
 from claims.harness.per_seed import PerSeed
+from claims.training.evidence import Evidence, Record
 from claims.training.experiment import Experiment
+from claims.training.measurement import Measurement
 from claims.training.pool import Failure, Outcome
 from claims.training.run import trained_model
 from claims.training.spec import Evaluation, RunResult, RunSpec
@@ -21,15 +23,83 @@ class RunFailed(Exception):
     """The package under test could not be trained."""
 
 
+class Source(Protocol):
+    """Where the results of runs come from."""
+
+    def result(self, spec: RunSpec) -> RunResult: ...
+
+    def measured(self, spec: RunSpec, measurement: Measurement[T]) -> T: ...
+
+    def words(self, spec: RunSpec) -> str:
+        """Where the result is from, for the report; empty for a run of this session."""
+
+
 @dataclass
 class Gathered:
-    """What was trained or found for this session."""
+    """What was trained for this session, or found in the run store of a device."""
 
-    # (device, digest) -> the run with all evaluations that were asked of it, and what it came to.
-    outcomes: dict[tuple[str, str], tuple[RunSpec, Outcome]] = field(default_factory=dict)
-    stores: dict[str, RunStore] = field(default_factory=dict)  # device
-    # (device, digest, what measures) -> what it measured on that run's model.
-    measured: dict[tuple[str, str, Callable[..., Any]], Any] = field(default_factory=dict)
+    store: RunStore
+    implementation: Implementation
+    # Digest -> the run with all evaluations that were asked of it, and what it came to.
+    outcomes: dict[str, tuple[RunSpec, Outcome]] = field(default_factory=dict)
+
+    def result(self, spec: RunSpec) -> RunResult:
+        """Raises RunFailed, or Missing where the package lacks what the run needs."""
+        __tracebackhide__ = True
+        merged, outcome = self.outcomes[spec.digest()]
+        if isinstance(outcome, Failure):
+            if outcome.lacking:
+                raise Missing(outcome.sentence)
+            raise RunFailed(f"{outcome.sentence}\n{outcome.details}".strip())
+        # Evaluations of the same training that other claims asked for are left aside.
+        scores = dict(zip(merged.evaluations, outcome.scores, strict=True))
+        return replace(outcome, scores=tuple(scores[asked] for asked in spec.evaluations))
+
+    def measured(self, spec: RunSpec, measurement: Measurement[T]) -> T:
+        """What was measured on the run's model; measured once, and kept with the run."""
+        self.result(spec)
+        kept = self.store.measured(spec)
+        if measurement.name not in kept:
+            model = trained_model(self.implementation, spec, self.store).cpu()
+            kept[measurement.name] = measurement.to_json(measurement.measure(spec, model))
+            self.store.keep_measured(spec, kept)
+        return measurement.from_json(kept[measurement.name])
+
+    def words(self, spec: RunSpec) -> str:
+        return ""
+
+    def model(self, spec: RunSpec) -> Any:
+        self.result(spec)
+        return trained_model(self.implementation, spec, self.store)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Runs of the record."""
+
+    record: Record
+
+    def result(self, spec: RunSpec) -> RunResult:
+        """Raises Missing where the record has no such run of this implementation."""
+        evidence = self._find(spec)
+        scores = dict(zip(evidence.spec.evaluations, evidence.result.scores, strict=True))
+        return replace(evidence.result, scores=tuple(scores[asked] for asked in spec.evaluations))
+
+    def measured(self, spec: RunSpec, measurement: Measurement[T]) -> T:
+        """Raises Missing also where the record lacks that measurement."""
+        measured = self._find(spec).measured
+        if measurement.name not in measured:
+            raise Missing(f"the record has not measured {measurement.name}")
+        return measurement.from_json(measured[measurement.name])
+
+    def words(self, spec: RunSpec) -> str:
+        return self._find(spec).source
+
+    def _find(self, spec: RunSpec) -> Evidence:
+        found = self.record.find(spec)
+        if isinstance(found, str):
+            raise Missing(found)
+        return found
 
 
 class Runs:
@@ -37,13 +107,12 @@ class Runs:
 
     def __init__(
         self, experiment: Experiment, labels: Sequence[str], first: int, corpus: str,
-        device: str, gathered: Gathered, implementation: Implementation,
+        source: Source,
     ) -> None:
         self.seeds = [first + i for i in range(experiment.seeds)]
-        self.device = device
         self._experiment, self._labels = experiment, labels
         self._first, self._corpus = first, corpus
-        self._gathered, self._implementation = gathered, implementation
+        self._source = source
 
     def specs(self, label: str) -> list[RunSpec]:
         """The specifications of one label, by seed."""
@@ -52,13 +121,13 @@ class Runs:
         return [spec.on(self._corpus) for spec in self._experiment.of(label, self._first)]
 
     def results(self, label: str) -> PerSeed[RunResult]:
-        """The results of one label, by seed. Raises RunFailed."""
-        return self._per_seed(map(self._result, self.specs(label)))
+        """The results of one label, by seed. Raises RunFailed, Missing."""
+        return self._per_seed(label, map(self._source.result, self.specs(label)))
 
     def perplexities(self, label: str, evaluation: Evaluation | None = None) -> PerSeed[float]:
         """The perplexity after training, by seed; by default of the first evaluation declared.
 
-        Raises ValueError for an evaluation that the run does not have, and RunFailed.
+        Raises ValueError for an evaluation that the run does not have; RunFailed, Missing.
         """
         values = []
         for spec, result in zip(self.specs(label), self.results(label), strict=True):
@@ -67,37 +136,22 @@ class Runs:
             if asked not in scores:
                 raise ValueError(f"the run '{label}' has the evaluations {[*scores]}, not {asked}")
             values.append(scores[asked].perplexity)
-        return self._per_seed(values)
+        return self._per_seed(label, values)
+
+    def measured(self, label: str, measurement: Measurement[T]) -> PerSeed[T]:
+        """What was measured on the trained models of one label, by seed."""
+        values = [self._source.measured(spec, measurement) for spec in self.specs(label)]
+        return self._per_seed(label, values)
 
     def models(self, label: str) -> PerSeed[Any]:
-        """The trained models of one label, by seed."""
-        self.results(label)
-        return self._per_seed(map(self._model, self.specs(label)))
+        """SHIM"""
+        return self._per_seed(label, [self._source.model(s) for s in self.specs(label)])  # type: ignore[attr-defined]
 
-    def once(self, label: str, measure: Callable[[RunSpec, Any], T]) -> PerSeed[T]:
-        """`measure(specification, trained model)` by seed, taken once for all claims that ask."""
-        self.results(label)
-        kept, values = self._gathered.measured, []
-        for spec in self.specs(label):
-            key = (self.device, spec.digest(), measure)
-            if key not in kept:
-                kept[key] = measure(spec, self._model(spec))
-            values.append(kept[key])
-        return self._per_seed(values)
+    def once(self, label: str, measure: Any) -> PerSeed[Any]:
+        """SHIM"""
+        return self._per_seed(label, [measure(s, self._source.model(s)) for s in self.specs(label)])  # type: ignore[attr-defined]
 
-    def _per_seed(self, values: Iterable[T]) -> PerSeed[T]:
-        return PerSeed(self.seeds, values)
-
-    def _model(self, spec: RunSpec) -> Any:
-        return trained_model(self._implementation, spec, self._gathered.stores[self.device])
-
-    def _result(self, spec: RunSpec) -> RunResult:
-        __tracebackhide__ = True
-        merged, outcome = self._gathered.outcomes[self.device, spec.digest()]
-        if isinstance(outcome, Failure):
-            if outcome.lacking:
-                raise Missing(outcome.sentence)
-            raise RunFailed(f"{outcome.sentence}\n{outcome.details}".strip())
-        # Evaluations of the same training that other claims asked for are left aside.
-        scores = dict(zip(merged.evaluations, outcome.scores, strict=True))
-        return replace(outcome, scores=tuple(scores[asked] for asked in spec.evaluations))
+    def _per_seed(self, label: str, values: Iterable[T]) -> PerSeed[T]:
+        listed = list(values)
+        sources = dict.fromkeys(self._source.words(spec) for spec in self.specs(label))
+        return PerSeed(self.seeds, listed, source="; ".join(filter(None, sources)))

@@ -100,8 +100,8 @@ def keep_freed_memory() -> None:
 def settle_process() -> None:
     """What a process that only trains sets for itself: one thread, memory kept, full precision.
 
-    And numbers below float32's normal range are zero: the weights of a saturated head are full of them,
-    a core takes many times as long over each, and beside the others of their sum they are nothing.
+    Numbers below float32's normal range become zero: a saturated head has many such weights, a core
+    takes many times as long over each of them, and they do not change the sum that they enter.
     """
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 PRECISIONS = ("float32", "bfloat16")
+FASTEST = "fastest"
 RECORDS = ("scores", "gradients")
 SPLITS = ("training", "held out")
 LANGUAGES = ("pool", "category")
@@ -108,7 +109,8 @@ class RunSpec:
     weight_decay    AdamW's, on every parameter, as PyTorch has it by default
     causal          False lets every query see every key, in every block
     precision       "bfloat16" computes matrix products in bfloat16 (autocast); the weights, the
-                    optimiser and every evaluation are float32
+                    optimiser and every evaluation are float32. "fastest" leaves it to the machine,
+                    for runs whose results agree in both; the result says which it was
     record          what a snapshot holds beside the loss: "scores" of the attention in each block,
                     "gradients" of each parameter; a snapshot is taken every `record_every` steps
     evaluations     of the text, after the last step
@@ -144,7 +146,7 @@ class RunSpec:
                 "the learning rate must be above 0 and the weight decay at least 0, "
                 f"got {self.learning_rate} and {self.weight_decay}"
             )
-        _demand_known("precision", (self.precision,), PRECISIONS)
+        _demand_known("precision", (self.precision,), (*PRECISIONS, FASTEST))
         _demand_known("record", self.record, RECORDS)
         if self.evaluations and not isinstance(self.data, Text):
             raise ValueError("only runs on text have evaluations")
@@ -235,6 +237,7 @@ class RunResult:
     snapshots    in the order of the steps; the last one is taken after the last step
     seconds      spent in training, on whatever machine
     scores       one per evaluation of the specification, in its order
+    precision    of the matrix products
     """
 
     steps: int
@@ -242,6 +245,7 @@ class RunResult:
     snapshots: tuple[Snapshot, ...]
     seconds: float
     scores: tuple[Score, ...] = ()
+    precision: str = "float32"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

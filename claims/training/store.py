@@ -28,9 +28,11 @@ from torch import Tensor
 from claims.harness.files import CACHE_VARIABLE, PART
 from claims.training import sealed
 from claims.training.evaluation import EVALUATION_FORMAT
+from claims.training.measurement import MEASUREMENT_FORMAT
 from claims.training.spec import Evaluation, RunResult, RunSpec, Score
 
-RESULT, WEIGHTS, SCORES, CHECKPOINT = "result.json", "weights", "scores.json", "checkpoint"
+RESULT, WEIGHTS, CHECKPOINT = "result.json", "weights", "checkpoint"
+SCORES, MEASURED = "scores.json", "measured.json"
 LOCK = ".lock"
 Weights = dict[str, Tensor]
 
@@ -102,6 +104,12 @@ class RunStore:
             if each["format"] == EVALUATION_FORMAT
         }
 
+    def measured(self, spec: RunSpec) -> dict[str, Any]:
+        """What was measured on the run's weights: name -> value, as JSON has it."""
+        body = self._read(self.entry(spec) / MEASURED)
+        stored: dict[str, Any] = {} if body is None else json.loads(body)
+        return stored["values"] if stored.get("format") == MEASUREMENT_FORMAT else {}
+
     def checkpoint(self, spec: RunSpec) -> dict[str, Any] | None:
         body = self._read(self.entry(spec) / CHECKPOINT)
         return None if body is None else load(body)
@@ -136,6 +144,10 @@ class RunStore:
             for e, s in scores.items()
         ]
         self._write(self.entry(spec) / SCORES, json.dumps(rows, indent=1).encode())
+
+    def keep_measured(self, spec: RunSpec, values: dict[str, Any]) -> None:
+        facts = {"format": MEASUREMENT_FORMAT, "values": values}
+        self._write(self.entry(spec) / MEASURED, json.dumps(facts).encode())
 
     def keep_checkpoint(self, spec: RunSpec, state: dict[str, Any]) -> None:
         self._write(self.entry(spec) / CHECKPOINT, dump(state))

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from claims.harness.per_seed import PerSeed
 from claims.harness.tolerance.judgement import Judgement, MisusedTolerance, has_nan, plain
 
 
@@ -61,7 +62,7 @@ class digits:
             value = value.tolist()
         if isinstance(value, Mapping):
             return {str(key): self._print(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
+        if isinstance(value, list | tuple | PerSeed):
             return [self._print(item) for item in value]
         # Zero has no sign on paper.
         return f"{float(value):.{self.decimals}f}".replace(
@@ -103,7 +104,7 @@ def _has_float(value: Any) -> bool:
         return value.is_floating_point() or value.is_complex()
     if isinstance(value, Mapping):
         return any(_has_float(item) for item in value.values())
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | PerSeed):
         return any(_has_float(item) for item in value)
     return isinstance(value, float)
 
@@ -125,7 +126,7 @@ def _difference(measured: Any, expected: Any, where: str) -> str:
             return f"keys {sorted(map(str, measured))} against {sorted(map(str, expected))}{place}"
         other = {str(key): item for key, item in measured.items()}
         pairs = [(other[str(key)], item, f"{where}[{key}]") for key, item in expected.items()]
-    elif isinstance(expected, list | tuple) and isinstance(measured, list | tuple):
+    elif isinstance(expected, list | tuple) and isinstance(measured, list | tuple | PerSeed):
         if len(measured) != len(expected):
             return f"{len(measured)} values against {len(expected)}{place}"
         pairs = [

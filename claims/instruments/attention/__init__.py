@@ -1,1 +1,1 @@
-"""What happens inside of attention: scores, weights, gradients, and who influences whom."""
+"""What happens inside attention: scores, weights, gradients, and who influences whom."""

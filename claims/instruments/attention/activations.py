@@ -1,4 +1,4 @@
-"""What passes through a part of a model while it runs."""
+"""What goes into and comes out of a part of a model while it runs."""
 
 from __future__ import annotations
 

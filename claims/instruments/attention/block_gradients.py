@@ -1,4 +1,4 @@
-"""How large the gradient is in the first and in the last block of a stack."""
+"""The size of the gradient in the first and in the last block of a stack."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def end_gradients(model: Any, windows: Tensor) -> tuple[BlockGradient, BlockGrad
     """The gradients in the first and in the last block, for next-token prediction on one batch.
 
     Args:
-        model: a language model, tokens (B, T) -> logits (B, T, V), with `blocks`, each of several
-            heads (`mixer.o`) and a feed-forward network (`ff.contract`).
+        model: a language model, tokens (B, T) -> logits (B, T, V). Each of its `blocks` has
+            several heads (`mixer.o`) and a feed-forward network (`ff.contract`).
         windows: (B, T + 1) token ids; each is predicted from those before it in its row.
     """
     logits = model(windows[:, :-1])
     loss = F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
     first, last = model.blocks[0], model.blocks[-1]
-    # Only what is asked for: the weight gradients of the blocks in between are never computed.
+    # The weight gradients of the blocks in between are not computed.
     chosen = list({id(p): p for block in (first, last) for p in block.parameters()}.values())
     gradients = torch.autograd.grad(loss, chosen)
     by_id = {id(p): gradient for p, gradient in zip(chosen, gradients, strict=True)}

@@ -1,4 +1,4 @@
-"""Who influences whom: what a map of sequences does when its input is moved, changed or cut."""
+"""Who influences whom: how the outputs of a sequence map depend on its input positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SequenceMap = Callable[[Tensor], Tensor]
 
 
 def influence(f: SequenceMap, x: Tensor) -> Tensor:
-    """How much each input position moves each output position.
+    """How strongly each output position depends on each input position.
 
     Args:
         f: maps (1, T, d) to (1, T, d_out), differentiably.
@@ -27,7 +27,7 @@ def influence(f: SequenceMap, x: Tensor) -> Tensor:
 
 
 def with_other_rows(x: Tensor, start: int, other: Tensor) -> Tensor:
-    """x (..., T, d) with the rows from `start` on taken from `other`, of the same shape."""
+    """x (..., T, d) with the rows from `start` on replaced by those of `other`, of x's shape."""
     return torch.cat([x[..., :start, :], other[..., start:, :]], dim=-2)
 
 

@@ -1,6 +1,6 @@
-"""Edits of a model while it runs: what breaks when an attention edge is cut or an output replaced.
+"""Edits of a model while it runs: cut an edge of attention, or replace an output.
 
-A pattern of weights shows where a head looks, not what the model needs; these show the second.
+Weights show where a head looks; what such an edit breaks shows what the model needs.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor, nn
 def knocked_out(mixer: nn.Module, edges: Sequence[tuple[int, int]]) -> Iterator[None]:
     """Forbid every head of `mixer` some edges, (query, key).
 
-    The softmax shares their weight out among the keys that are left (attention knockout, Geva et
-    al. 2023). The mixer is called with a sequence alone and takes `mask=`.
+    The softmax gives their weight to the remaining keys (attention knockout, Geva et al. 2023). The
+    mixer is called with a sequence alone and takes `mask=`.
     """
 
     def forbid(_: nn.Module, args: tuple[Tensor, ...], named: dict[str, Any]) -> Any:
@@ -37,7 +37,7 @@ def knocked_out(mixer: nn.Module, edges: Sequence[tuple[int, int]]) -> Iterator[
 
 @contextmanager
 def replaced(module: nn.Module, position: int, values: Tensor) -> Iterator[None]:
-    """Replace what `module` gives at one position by `values` (B, d), those of another run."""
+    """Replace the output of `module` at one position by `values` (B, d), those of another run."""
 
     def exchange(_: nn.Module, __: object, output: Tensor) -> Tensor:
         output = output.clone()

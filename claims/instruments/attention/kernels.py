@@ -1,7 +1,7 @@
-"""Every fused kernel that a device offers, each by the same rule as explicit attention.
+"""The error of every fused kernel that a device offers, by the same rule as explicit attention's.
 
-PyTorch has up to four: plain operations under one call (MATH), and three that need a device, a
-precision or a mask to their liking. Which they accept is not known beforehand, so each is asked.
+PyTorch has up to four kernels: plain operations in one call (MATH), and three that accept only some
+devices, precisions and masks. Which ones they accept is not known in advance, so each is tried.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from claims.instruments.attention.tiled import Attention, PlainRule
 
+# Each kernel, with the name that PyTorch uses to say why it was not used.
 KERNELS = {
     SDPBackend.MATH: "",
     SDPBackend.EFFICIENT_ATTENTION: "Memory efficient",
     SDPBackend.FLASH_ATTENTION: "Flash attention",
     SDPBackend.CUDNN_ATTENTION: "cuDNN attention",
-}  # and by what name PyTorch says why it was not used
-# How PyTorch begins to say that no kernel takes what it was given: on CUDA, and on the CPU.
+}
+# How PyTorch's message begins when no kernel accepts the input: on CUDA, and on the CPU.
 _REFUSALS = ("No available kernel", "No viable backend")
 
 
 @dataclass(frozen=True)
 class ByKernel:
-    """What became of each kernel, asked each way; the keys are "MATH, with a mask" and the like.
+    """The result of each kernel, called each way; the keys are "MATH, with a mask" and the like.
 
-    shares      what it uses up of the allowed error, as `PlainRule.share` gives it; of explicit
-                attention too, which is the first.
-    refused     why a kernel is not offered for this.
-    warned      what was said of one that ran.
-    plain_ulps  the plain computation's own error, as `PlainRule.plain_ulps` gives it.
+    shares      its share of the allowed error, as in `PlainRule.share`; first that of explicit
+                attention.
+    refused     why a kernel does not accept the input.
+    warned      the warnings of a kernel that ran.
+    plain_ulps  the plain computation's own error, as in `PlainRule.plain_ulps`.
     """
 
     plain_ulps: dict[str, Tensor]
@@ -51,14 +52,14 @@ def measure_kernels(
     dtype: torch.dtype,
     device: torch.device,
 ) -> ByKernel:
-    """Explicit attention, and each kernel reached in each way, on `device` in `dtype`.
+    """Explicit attention, and each kernel called in each way, on `device` in `dtype`.
 
     Args:
         explicit: causal attention without a fused kernel.
-        ways: causal attention through scaled_dot_product_attention, by what is to be called.
+        ways: causal attention through scaled_dot_product_attention, each under a name.
         draws: q (B, 1, n, d), k and v of the same shape, and the gradient of the output.
 
-    Raises what a kernel raises once it has accepted.
+    Raises what a kernel raises after it has accepted the input.
     """
     rule = PlainRule(draws, dtype, device)
     found = ByKernel(rule.plain_ulps(), {"explicit": rule.share(explicit)})
@@ -66,7 +67,7 @@ def measure_kernels(
         for way, attend in ways.items():
             name = f"{kernel.name}, {way}"
             with warnings.catch_warnings(record=True) as caught:
-                # Reasons are warnings; they must neither be lost nor end the run.
+                # The reasons are warnings: keep them, and do not turn them into errors.
                 warnings.simplefilter("always")
                 try:
                     with sdpa_kernel(kernel):
@@ -83,7 +84,7 @@ def measure_kernels(
 
 
 def reason(kernel: SDPBackend, said: Sequence[str]) -> str:
-    """Why this kernel refused, out of warnings that name each kernel and then its reasons."""
+    """Why this kernel refused; the warnings name each kernel, then its reasons."""
     reasons, of_this = [], False
     for line in said:
         text = line.partition(" (Triggered internally")[0]
@@ -96,7 +97,7 @@ def reason(kernel: SDPBackend, said: Sequence[str]) -> str:
 
 @contextmanager
 def products_in_tf32(wanted: bool) -> Iterator[None]:
-    """Within, float32 products on CUDA may, or must not, round what they read to TF32."""
+    """Whether float32 products on CUDA may round their factors to TF32, inside the `with`."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = wanted
     try:
@@ -106,10 +107,10 @@ def products_in_tf32(wanted: bool) -> Iterator[None]:
 
 
 def attention_within(layer: nn.Module) -> Attention:
-    """The attention of a layer with one head, as a map of q, k and v, each (B, 1, n, d).
+    """The attention of a layer with one head, as a function of q, k and v, each (B, 1, n, d).
 
-    The layer maps (B, n, 3 d) to (B, n, 3 d) by submodules q, k and v to width d, attention, and o.
-    Its four matrices are left out: x is q, k and v side by side, and the output is not mixed.
+    The layer has submodules q, k and v, from width 3 d to d, and o. All four are replaced: the
+    input is q, k and v side by side, of which each takes its third, and o is the identity.
     """
     for place, name in enumerate(("q", "k", "v")):
         setattr(layer, name, _Third(place))
@@ -123,7 +124,7 @@ def attention_within(layer: nn.Module) -> Attention:
 
 
 class _Third(nn.Module):
-    """(..., 3 d) -> (..., d): the part at one place."""
+    """(..., 3 d) -> (..., d): the first, second or third part."""
 
     def __init__(self, place: int) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Recurrent cells, the gradient through them, and how many operations wait for one another.
+"""Recurrent cells, the gradient through them, and how many operations depend on one another.
 
-The chapter leaves recurrence behind on its first page, so a package under test has no cells: these
+The chapter mentions recurrence only on its first page, so a package under test has no cells. These
 are plain ones.
 """
 
@@ -41,9 +41,9 @@ def gradient_through_time(cell: Cell, h: Tensor, tokens: Tensor) -> Tensor:
 
 
 def operations_between(later: Tensor, earlier: Tensor) -> int:
-    """The fewest recorded operations that any path from `earlier` to `later` goes through.
+    """The number of recorded operations on the shortest path from `earlier` to `later`.
 
-    Raises ValueError where no path leads there: `later` does not depend on `earlier`.
+    Raises ValueError where there is no path: `later` does not depend on `earlier`.
     """
 
     def is_earlier(node: Node) -> bool:
@@ -59,14 +59,14 @@ def operations_between(later: Tensor, earlier: Tensor) -> int:
 
 
 def operations_in_a_row(output: Tensor) -> int:
-    """The most recorded operations that had to wait for one another before `output` was there."""
+    """The number of recorded operations on the longest path to `output`, one after the other."""
     return sum(1 for _ in _nodes_by_distance(output)) - 1  # the last is a leaf
 
 
 def _nodes_by_distance(output: Tensor) -> Iterator[set[Node]]:
-    """What autograd recorded behind `output`: the nodes 0, 1, 2, ... operations before it.
+    """The nodes that autograd recorded 0, 1, 2, ... operations before `output`.
 
-    A node stands once for every length of a path that leads to it.
+    A node appears once for every length of a path from it to `output`.
     """
     nodes = {output.grad_fn} if output.grad_fn else set()
     while nodes:

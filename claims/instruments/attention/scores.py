@@ -1,8 +1,7 @@
-"""What rows of scores and weights look like: spread, entropy, effective tokens, saturated rows.
+"""Rows of scores and weights: spread, entropy, effective tokens, saturated rows, gradients.
 
-A row is the last dimension: one query, m keys. Scores are what goes into a softmax, weights are
-what comes out. Everything is a function of plain tensors, so that rows drawn for the purpose, a
-fresh head and a trained one are measured alike.
+A row is the last dimension: one query, m keys. Scores go into a softmax, weights come out. All
+functions take plain tensors, so random rows, a fresh head and a trained head are measured alike.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from scipy.linalg import hadamard
 from torch import Tensor, nn
 
-HARD = 0.99
+# A row is saturated where one key has more than this share of the weight (l.116).
+SATURATED = 0.99
 
 # The seam's `attention`: (q, k, v, mask, *, scale, return_weights=True) -> (output, weights).
 Attention = Callable[..., Any]
@@ -34,7 +33,7 @@ def effective_tokens(weights: Tensor) -> Tensor:
 
 
 def jacobian_diagonal(weights: Tensor) -> Tensor:
-    """w_i (1 - w_i), the derivative of each weight by its own score; shaped as the weights."""
+    """w_i (1 - w_i), the derivative of each weight by its own score; of the weights' shape."""
     return weights * (1 - weights)
 
 
@@ -43,7 +42,7 @@ def jacobian_trace(weights: Tensor) -> Tensor:
     return jacobian_diagonal(weights).sum(-1)
 
 
-def saturated(weights: Tensor, threshold: float = HARD) -> Tensor:
+def saturated(weights: Tensor, threshold: float = SATURATED) -> Tensor:
     """Whether one key has more than `threshold` of the weight, (..., n, m) -> bool (..., n)."""
     return weights.amax(-1) > threshold
 
@@ -51,9 +50,9 @@ def saturated(weights: Tensor, threshold: float = HARD) -> Tensor:
 def variance_within_rows(weights: Tensor) -> float:
     """The variance of the scores behind weights (..., n, m), within rows and pooled over them.
 
-    ln w is the score up to a constant of its row, so this much can be told from weights alone. Keys
-    of weight zero are taken for masked ones: in float64 no score within 700 of its row's largest
-    has that weight; a spread larger than that needs the scores themselves (`causal_std`).
+    ln w is the score up to a constant of its row, so the weights determine this variance. Keys of
+    weight zero count as masked: in float64 a score within 700 of its row's largest has a weight
+    above zero. A larger spread needs the scores themselves (`causal_std`).
     """
     weights = weights.detach()
     allowed = weights > 0
@@ -63,7 +62,7 @@ def variance_within_rows(weights: Tensor) -> float:
     return float(deviations.square().sum() / (count - 1).sum())
 
 
-# ---- what an attention function makes of given queries, keys, scores ---------------------------
+# ---- an attention function at given queries, keys and scores -----------------------------------
 
 
 def weights_of(attention: Attention, q: Tensor, k: Tensor, scale: float | None = None) -> Tensor:
@@ -75,17 +74,17 @@ def weights_of(attention: Attention, q: Tensor, k: Tensor, scale: float | None =
 def softmax_of(attention: Attention, scores: Tensor) -> Tensor:
     """The weights that `attention` gives to rows of scores, (..., m) -> (..., m).
 
-    At d_k = 1, with a query of 1 and the scores for keys, the products are the scores, to the bit.
+    At d_k = 1, with a query of 1 and the scores as keys, the products are the scores, to the bit.
     """
     query = torch.ones_like(scores[..., :1, None])
     return weights_of(attention, query, scores[..., None], scale=1.0)[..., 0, :]
 
 
 def scores_of(attention: Attention, q: Tensor, k: Tensor, scale: float | None = None) -> Tensor:
-    """The scores that `attention` gives to keys (..., m, d_k), (..., n, m), read off its weights.
+    """The scores that `attention` gives to keys (..., m, d_k), (..., n, m), from its weights.
 
-    A key of zeros is put beside the others. Its score is 0 whatever the scale, so the log-odds of
-    a key against it are that key's score. Pass float64, which holds scores within 700 of another.
+    A key of zeros is added. Its score is 0 at any scale, so the log-odds of a key against it are
+    that key's score. Pass float64, in which the scores of a row may differ by up to 700.
     """
     beside = torch.cat([k, torch.zeros_like(k[..., :1, :])], dim=-2)
     logs = weights_of(attention, q, beside, scale).log()
@@ -93,37 +92,33 @@ def scores_of(attention: Attention, q: Tensor, k: Tensor, scale: float | None = 
 
 
 def score_gradients(
-    attention: Attention, q: Tensor, k: Tensor, arriving: Tensor, scale: float | None = None
+    attention: Attention, q: Tensor, k: Tensor, upstream: Tensor, scale: float | None = None
 ) -> Tensor:
-    """dL/ds where `arriving` is dL/dw: both (..., n, m), for q (..., n, d_k), k (..., m, d_k).
+    """dL/ds, where `upstream` is dL/dw: both (..., n, m), for q (..., n, d_k), k (..., m, d_k).
 
-    Taken by autograd, of a floating mask of zeros that is added to the scores.
+    It is the gradient of a floating-point mask of zeros, which attention adds to the scores.
     """
-    mask = torch.zeros_like(arriving, requires_grad=True)
+    mask = torch.zeros_like(upstream, requires_grad=True)
     weights = attention(q, k, k[..., :1], mask, scale=scale, return_weights=True)[1]
-    [gradient] = torch.autograd.grad((weights * arriving).sum(), mask)
+    [gradient] = torch.autograd.grad((weights * upstream).sum(), mask)
     return gradient
+
+
+def jacobian_diagonal_by_autograd(attention: Attention, scores: Tensor) -> Tensor:
+    """dw_i/ds_i of a row of scores (m,), by the backward pass of `attention`: (m,)."""
+    scores = scores.clone().requires_grad_()
+    weights = softmax_of(attention, scores)
+    gradients = (torch.autograd.grad(w, scores, retain_graph=True)[0] for w in weights)
+    return torch.stack(list(gradients)).diagonal()
 
 
 # ---- a head inside a model ---------------------------------------------------------------------
 
 
-def attention_input(model: nn.Module, tokens: Tensor, block: int = 0) -> Tensor:
-    """What the mixer of one block of a LanguageModel is given for tokens (B, T): (B, T, d)."""
-    blocks: Any = model.blocks
-    seen: list[Tensor] = []
-    handle = blocks[block].mixer.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-    try:
-        model(tokens)
-    finally:
-        handle.remove()
-    return seen[0]
-
-
 def raw_scores(mixer: nn.Module, x: Tensor, n_heads: int) -> Tensor:
     """q.k for every query and key of x (B, T, d), unscaled and unmasked: (B, n_heads, T, T).
 
-    From the mixer's submodules `q` and `k`, before any rotary turn or ALiBi distance.
+    By the mixer's submodules `q` and `k`, before any rotation (rotary) or bias (ALiBi).
     """
     q, k = (
         mixer.get_submodule(name)(x).unflatten(-1, (n_heads, -1)).transpose(1, 2) for name in "qk"
@@ -133,30 +128,6 @@ def raw_scores(mixer: nn.Module, x: Tensor, n_heads: int) -> Tensor:
 
 
 def causal_std(scores: Tensor) -> float:
-    """The standard deviation of those scores (..., T, T) that a causal head uses."""
+    """The standard deviation of the scores (..., T, T) that the causal mask allows."""
     allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     return float(scores.detach()[..., allowed].std())
-
-
-# ---- rows to measure on ------------------------------------------------------------------------
-
-
-def independent_rows(
-    d_k: int, n_rows: int, n_keys: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Queries (g, d_k, d_k) and keys (g, n_keys, d_k) in float64, g = n_rows / d_k.
-
-    Queries are sign vectors, keys standard normal: entries of mean zero and variance one. The
-    scores of a query are then independent N(0, d_k), exactly. Queries that are orthogonal may share
-    their keys and still have independent scores, so each group of d_k queries, the rows of a
-    Hadamard matrix, shares n_keys keys: all n_rows * n_keys scores are independent.
-
-    Raises:
-        ValueError: d_k is no power of two, or n_rows no multiple of it.
-    """
-    if n_rows % d_k:
-        raise ValueError(f"{n_rows} rows cannot be shared out in groups of d_k = {d_k}")
-    groups = n_rows // d_k
-    signs = torch.from_numpy(hadamard(d_k)).double()
-    keys = torch.randn(groups, n_keys, d_k, generator=generator, dtype=torch.float64)
-    return signs.expand(groups, d_k, d_k), keys

@@ -1,9 +1,9 @@
-"""Attention three ways: written out plainly, in tiles, and whatever is handed in, with gradients.
+"""Plain and tiled attention, and the error of any attention and its gradients against float64.
 
-The tiled one is FlashAttention's algorithm (Dao et al. 2022, algorithms 1 and 4) without its
-kernels. A running maximum and a running sum per query make the softmax online, and the backward
-pass computes the weights again, so that neither pass holds more scores than one tile of queries by
-one tile of keys.
+Tiled attention is FlashAttention's algorithm (Dao et al. 2022, algorithms 1 and 4) without its
+kernels. The softmax is online, with a running maximum and sum per query, and the backward pass
+computes the weights again. So neither pass holds more scores than one tile of queries by one tile
+of keys.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 
 def plain_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(d_k)) v as the formula has it; every query must have a key.
+    """softmax(q k^T / sqrt(d_k)) v by the formula; every query must have a key.
 
     Args:
         q, k: (..., n, d_k), (..., m, d_k).
@@ -41,7 +41,7 @@ def tiled_attention(q: Tensor, k: Tensor, v: Tensor, tile: int) -> Tensor:
 
     Args:
         q, k, v: (..., n, d_k), (..., n, d_k), (..., n, d_v).
-        tile: queries and keys held at once; need not divide n.
+        tile: the number of queries and of keys in a tile; need not divide n.
 
     Returns:
         (..., n, d_v).
@@ -53,7 +53,7 @@ def tiled_attention(q: Tensor, k: Tensor, v: Tensor, tile: int) -> Tensor:
 def forward_and_gradients(
     attend: Attention, q: Tensor, k: Tensor, v: Tensor, upstream: Tensor
 ) -> dict[str, Tensor]:
-    """What `attend` gives, and what comes back for the gradient `upstream` of its output.
+    """The output of `attend`, and the gradients of q, k and v for `upstream`, the output's.
 
     Returns:
         "output" (..., n, d_v), and "dq", "dk", "dv" of the shapes of q, k and v.
@@ -70,11 +70,10 @@ def worst_error(value: Tensor, reference: Tensor) -> Tensor:
 
 
 class PlainRule:
-    """Twice the plain computation's error, plus one ulp, as what a causal computation may err.
+    """The rule that a causal computation may have twice the plain one's error, plus one ulp.
 
-    The errors are the worst of each sequence against float64 on the CPU; the plain computation and
-    the one that is judged run on `device`, in the precision of `dtype`. The ulp is that of the
-    sequence's largest value.
+    An error is the largest of each sequence against float64 on the CPU. The plain computation and
+    the judged one both run on `device` in `dtype`. The ulp is that of the sequence's largest value.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class PlainRule:
         dtype: torch.dtype = torch.float32,
         device: torch.device = CPU,
     ) -> None:
-        """Of q (B, ..., n, d), k and v of the same shape, and the gradient of the output."""
+        """`draws` are q (B, ..., n, d), k and v of its shape, and the gradient of the output."""
         inputs = [x.to(dtype) for x in draws]
         n = inputs[0].shape[-2]
         triangle = torch.ones(n, n, dtype=torch.bool).tril()
@@ -100,7 +99,7 @@ class PlainRule:
         self._plain_error = self._errors(plain)
 
     def share(self, attend: Attention) -> dict[str, Tensor]:
-        """How much of what is allowed `attend`, a map of q, k and v to the output, uses up.
+        """The error of `attend`, from q, k and v to the output, over the allowed error.
 
         Returns:
             (B,) for each of "output", "dq", "dk" and "dv".
@@ -122,12 +121,12 @@ class PlainRule:
 def share_of_allowed_error(
     attend: Attention, draws: Sequence[Tensor], dtype: torch.dtype = torch.float32
 ) -> dict[str, Tensor]:
-    """The share that `attend` uses up of what `PlainRule` allows on the CPU."""
+    """The error of `attend` over the error that `PlainRule` allows, on the CPU."""
     return PlainRule(draws, dtype).share(attend)
 
 
 def largest_tensor(run: Callable[[], object]) -> int:
-    """How many numbers the largest tensor holds that any operation inside `run()` returns."""
+    """The number of elements of the largest tensor that any operation inside `run()` returns."""
     seen = _Largest()  # type: ignore[no-untyped-call]
     with seen:
         run()
@@ -138,7 +137,7 @@ class _Tiled(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, tile: int) -> Tensor:
         output = q.new_empty(*q.shape[:-1], v.shape[-1])
-        log_sums = q.new_empty(*q.shape[:-1], 1)  # log sum_j exp(score_ij), all that backward needs
+        log_sums = q.new_empty(*q.shape[:-1], 1)  # log sum_j exp(score_ij), for backward
         for rows in _tiles(q.shape[-2], tile):
             highest = q.new_full((*q.shape[:-2], _size(rows), 1), -math.inf)
             total, mixed = torch.zeros_like(highest), torch.zeros_like(output[..., rows, :])
@@ -146,7 +145,7 @@ class _Tiled(torch.autograd.Function):
                 scores = _scores(q, k, rows, columns)
                 new_highest = torch.maximum(highest, scores.amax(-1, keepdim=True))
                 weights = (scores - new_highest).exp()
-                # What was summed up so far was measured from the old maximum.
+                # The sums so far are relative to the old maximum.
                 shrink = (highest - new_highest).exp()
                 total = total * shrink + weights.sum(-1, keepdim=True)
                 mixed = mixed * shrink + weights @ v[..., columns, :]
@@ -161,14 +160,14 @@ class _Tiled(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         q, k, v, output, log_sums = ctx.saved_tensors
         dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        # sum_j w_ij dw_ij, which the softmax takes off every dw_ij of its row.
-        taken_off = (upstream * output).sum(-1, keepdim=True)
+        # sum_j w_ij dw_ij, which the softmax's derivative subtracts from every dw_ij of its row.
+        row_sums = (upstream * output).sum(-1, keepdim=True)
         for rows in _tiles(q.shape[-2], ctx.tile):
             up = upstream[..., rows, :]
             for columns in _tiles(rows.stop, ctx.tile):
                 weights = (_scores(q, k, rows, columns) - log_sums[..., rows, :]).exp()
                 d_weights = up @ v[..., columns, :].transpose(-2, -1)
-                d_scores = weights * (d_weights - taken_off[..., rows, :]) / math.sqrt(q.shape[-1])
+                d_scores = weights * (d_weights - row_sums[..., rows, :]) / math.sqrt(q.shape[-1])
                 dq[..., rows, :] += d_scores @ k[..., columns, :]
                 dk[..., columns, :] += d_scores.transpose(-2, -1) @ q[..., rows, :]
                 dv[..., columns, :] += weights.transpose(-2, -1) @ up

@@ -1,7 +1,7 @@
-"""What a layer of attention takes in memory, as its sequence grows.
+"""The memory that a layer of attention takes, as its sequence grows.
 
-The layers are the caller's. Their bytes are predicted by the instrument `memory` on the meta
-device, so that no length is too long.
+The caller makes the layer. The instrument `memory` predicts its bytes on the meta device, where no
+length is too long.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def layer_footprint(
 
     Args:
         mode: "no_grad"; "forward", which records for a backward pass; or "training", which makes
-            the backward pass too, from a gradient for the output that is there before.
+            the backward pass too, from a gradient of the output that exists before.
         workspace: cuBLAS's, in bytes.
         granule: bytes to round blocks up to; 1 counts the bytes asked for.
 
@@ -58,7 +58,7 @@ def layer_footprint(
 def pass_on(gpu: Gpu, make: Callable[[], nn.Module], n: int, d: int) -> Callable[[], object]:
     """A pass without gradients of the layer, for x (1, n, d), both on the GPU.
 
-    No number is drawn: x is zero, and the weights are whatever is there.
+    x is zero and the weights are uninitialised: no value changes the bytes.
     """
     with torch.device("meta"):
         layer = make()
@@ -78,7 +78,7 @@ def of_pairs(allocations: Iterable[Allocation], n: int) -> list[Allocation]:
 
 
 class AllAtOnce(nn.Module):
-    """A head that is handed all h heads at once, as (B, h, n, d_head), and W_o after it.
+    """A head that is given all h heads at once, as (B, h, n, d_head), and W_o after it.
 
     The head, of width d / h, has submodules q, k and v, (B, n, d) -> (B, n, d_head), and computes
     with any leading dimensions. x (B, n, d) -> (B, n, d).
@@ -113,7 +113,7 @@ class OneByOne(nn.Module):
 
 
 class _Split(nn.Module):
-    """A projection without bias, shared out among the heads: (B, n, d) -> (B, h, n, d / h)."""
+    """A projection without bias, split into heads: (B, n, d) -> (B, h, n, d / h)."""
 
     def __init__(self, d: int, h: int) -> None:
         super().__init__()

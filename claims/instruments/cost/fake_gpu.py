@@ -45,16 +45,18 @@ class Gpu(Protocol):
         """The most that was in use since `forget`."""
 
     def forget(self) -> None:
-        """Begin to look for the most anew."""
+        """Start to look for the most again."""
 
     def capped(self, cap: int) -> AbstractContextManager[None]:
-        """Within, no more than `cap` bytes in all may be taken."""
+        """Within the block, at most `cap` bytes may be in use."""
 
 
 @dataclass(frozen=True)
 class Counted:
-    """What a step takes on a GPU: `workspace` of cuBLAS, in bytes, 0 where it was there before;
-    and the peaks of each repeat, with what the step reads, above what was in use before.
+    """What a step takes on a GPU.
+
+    workspace  bytes that cuBLAS took for its own; 0 if it had them before
+    peaks      of each repeat, above what was in use before; what the step reads is part of them
     """
 
     workspace: int
@@ -78,7 +80,7 @@ def count(place: Callable[[], Callable[[], object]], gpu: Gpu, repeats: int = 3)
 
 
 def runs_out(step: Callable[[], object]) -> bool:
-    """Whether the step asks for more memory than there is. What it held is then given back."""
+    """Whether the step asks for more memory than there is. What it held is then free again."""
     try:
         step()
     except torch.OutOfMemoryError:
@@ -104,7 +106,7 @@ class CudaGpu:
 
     @contextmanager
     def capped(self, cap: int) -> Iterator[None]:
-        """By a share of the GPU's memory; a GPU that has less than `cap` keeps all of it."""
+        """By a share of the GPU's memory; a GPU that has less than `cap` is not limited."""
         total = torch.cuda.get_device_properties(self.device).total_memory
         torch.cuda.empty_cache()
         torch.cuda.set_per_process_memory_fraction(min(1.0, cap / total), self.device)
@@ -127,8 +129,8 @@ class CudaGpu:
 def fake_gpu(workspace: int) -> Iterator[Gpu]:
     """The meta device as a GPU that gives cuBLAS `workspace` bytes at its first product.
 
-    It keeps books of its own, apart from the instrument `memory`: a sum that grows when a storage
-    is made and falls when it dies. Its blocks are as large as they have to be.
+    It does not use the instrument `memory`, with which it is compared: its count grows when a
+    storage is made and falls when it is freed. Its blocks are as small as they can be.
     """
     with as_on_cuda(), _FakeGpu(workspace) as gpu:
         yield gpu

@@ -1,16 +1,15 @@
-"""How long computations take beside each other, in one process: what ratios of times are made of.
+"""How long computations take compared with each other, in one process.
 
 A single time says little: machines throttle, share their cores, and differ. So the variants are
-timed in turn, round after round and in alternating order, and compared within each round, where a
-slow spell has hit all of them. What comes out is one value per round; the median and the spread
-over rounds are the reader's.
+timed in turn, round after round and in alternating order, and compared within each round, because
+a slow moment hits all of them. The result is one value per round; the caller takes the median and
+the spread.
 
-A GPU runs behind the program that feeds it, so that a clock read on the host without waiting shows
-the time of asking, not of working. Nobody has to remember that here: each variant is run once under
-a mode that sees the device of every tensor, and CUDA work is timed by CUDA's own events, recorded
-once around a loop of calls. Waiting for the device within the loop would add that wait to each
-call, many times the duration of a short kernel. The device must do its work on the current stream.
-Work that the mode cannot see (a CUDA graph's replay) is waited for all the same, after the loop.
+A GPU works asynchronously: a clock read on the host without waiting shows how long it took to
+launch the work. So each variant is run once under a mode that sees the device of every tensor, and
+CUDA work is timed by CUDA's own events, recorded once around a loop of calls. Waiting within the
+loop would add many times the duration of a short kernel to each call. The work must be on the
+current stream. Work that the mode cannot see (a CUDA graph's replay) is waited for after the loop.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ Call = Callable[[], object]
 Key = TypeVar("Key", bound=Hashable)
 
 # One sample lasts at least this long, many times a scheduler's slice of the core, so that a busy
-# machine slows all samples and does not strike some...
+# machine slows all samples alike...
 SHORTEST = 0.02
-# ...and at least so many steps of the clock, so that its steps are a thousandth.
+# ...and at least this many steps of the clock, so that one step is a thousandth of it or less.
 STEPS = 1000
-# Calls that do not add up to a sample by then do nothing that takes time.
+# What needs more calls for one sample takes no time.
 MOST_CALLS = 2**24
 
 
@@ -63,7 +62,7 @@ class Summary:
 
 
 class Stopwatch(Protocol):
-    """A clock with the loop that it is read around."""
+    """A clock, and the loop whose duration it reads."""
 
     resolution: float
     """The smallest step that it shows, in seconds."""
@@ -89,7 +88,7 @@ class HostStopwatch:
 
 
 class CudaStopwatch:
-    """A pair of CUDA events on the current stream, around the whole loop."""
+    """Two CUDA events on the current stream, before and after the whole loop."""
 
     # As CUDA documents for elapsed times between events.
     resolution = 0.5e-6
@@ -115,8 +114,8 @@ def measure(
     """Time the variants against each other.
 
     Each is first run alone until one sample of it is long enough, which warms it up and fixes its
-    number of calls. Then every round takes one sample of each, in the order given and in the
-    reverse by turns, so that a drift during a round favours nobody.
+    number of calls. Then every round takes one sample of each, in the order given and in reverse by
+    turns, so that a drift during a round favours no variant.
 
     Args:
         variants: what to call, by name, size or both. Results are dropped.
@@ -146,7 +145,7 @@ def measure(
 
 
 def stopwatch_for(calls: Any) -> Stopwatch:
-    """The stopwatch for what `calls`, an iterable, work on; each is called once to see.
+    """The stopwatch for the device that `calls`, an iterable, work on; each is called once.
 
     Raises:
         ValueError: they work on several devices, or on one that neither clock can time.
@@ -154,7 +153,7 @@ def stopwatch_for(calls: Any) -> Stopwatch:
     with _DevicesSeen() as seen:
         for call in calls:
             call()
-    # A CPU tensor beside CUDA's is a scalar or a copy, and costs the device its time.
+    # A CPU tensor beside CUDA's is a scalar or a copy, whose time is the device's.
     devices = {device for device in seen.devices if device.type != "cpu"}
     if not devices:
         return HostStopwatch()
@@ -185,11 +184,11 @@ def exponents(timings: Mapping[int, Timing]) -> tuple[float, ...]:
 
 
 def crossover(first: Mapping[int, Timing], second: Mapping[int, Timing]) -> float | None:
-    """The size from which on the second takes less time than the first, in their medians.
+    """The size from which on the second takes less time than the first, by their medians.
 
-    Between two sizes where the lead changes, the place where the straight line through the
-    logarithms is level. The smallest size if the second leads at all of them; None if it does not
-    lead at the largest. A lead that it loses again does not count.
+    Between two sizes it is interpolated, linearly in logarithms. The smallest size if the second
+    leads at all of them; None if it does not lead at the largest. A lead that it loses again does
+    not count.
     """
     sizes = sorted(first)
     # Above zero where the second leads.
@@ -211,7 +210,7 @@ def summary(values: tuple[float, ...]) -> Summary:
 
 
 def _calibrated(key: object, call: Call, watch: Stopwatch) -> int:
-    """How many calls make a sample; the first calls, which are slower, decide nothing."""
+    """How many calls make a sample, found after one call to warm up."""
     needed = max(SHORTEST, STEPS * watch.resolution)
     watch.time(call, 1)
     calls = 1

@@ -1,4 +1,4 @@
-"""What a model answers in a Winograd language, and where it looks when it does.
+"""What a model answers in a Winograd language, and which tokens it attends to.
 
 Models give logits (B, T, V) for tokens (B, T); everything is read at position SCORED.
 """
@@ -46,7 +46,7 @@ def shares(model: Any, language: Language, sentences: Sequence[Sentence]) -> Sha
 
 @torch.no_grad()
 def answer_logits(model: Any, language: Language, sentences: Sequence[Sentence]) -> Tensor:
-    """(N, V): the scores of what follows position SCORED."""
+    """(N, V): the logits at position SCORED, of the word that follows."""
     logits: Tensor = model(language.encode(sentences)[:, : SCORED + 1])[:, SCORED]
     return logits
 
@@ -59,13 +59,13 @@ def margins(logits: Tensor, language: Language, sentences: Sequence[Sentence]) -
 
 
 def rows(model: Any, language: Language, sentences: Sequence[Sentence], block: int) -> Tensor:
-    """(N, h, 15): the weights with which position SCORED sees each token, by head."""
+    """(N, h, 15): the weights of position SCORED on each token, by head."""
     tokens = language.encode(sentences)[:, : SCORED + 1]
     return attention_weights(model, tokens, block)[:, :, SCORED]
 
 
 def mean_row(model: Any, language: Language, sentence: Sentence, block: int) -> Tensor:
-    """(15,): the same of one sentence, averaged over heads, as the document prints it."""
+    """(15,): those of one sentence, averaged over heads, as the document prints them."""
     return rows(model, language, [sentence], block)[0].mean(0)
 
 
@@ -73,7 +73,7 @@ def mean_row(model: Any, language: Language, sentence: Sentence, block: int) -> 
 def logit_lens(
     model: Any, language: Language, sentences: Sequence[Sentence], block: int
 ) -> Tensor:
-    """(N, V): the scores of position SCORED had the model ended after `block`.
+    """(N, V): the logits at position SCORED if the model ended after `block`.
 
     The residual stream goes through the final LayerNorm and the output head as it is (the logit
     lens, nostalgebraist 2020).

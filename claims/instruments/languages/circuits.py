@@ -1,4 +1,4 @@
-"""Which parts of a model its answers hang on: edges cut, and outputs put in from a sister sentence.
+"""Which parts of a model its answers depend on: edges are cut, outputs taken from other sentences.
 
 Everything concerns position SCORED, the one that must name the referent. Blocks count from 0.
 """
@@ -23,7 +23,7 @@ from claims.instruments.languages.schemas import (
     Sentence,
 )
 
-# Half-way between what a coin gets of the two nouns and all of them.
+# Half-way between guessing one of the two nouns and knowing which.
 BROKEN = 0.75
 
 _SISTERS = dict(zip(CROSSER + CROSSED, CROSSED + CROSSER, strict=True))
@@ -31,7 +31,7 @@ _SISTERS = dict(zip(CROSSER + CROSSED, CROSSED + CROSSER, strict=True))
 
 @dataclass(frozen=True)
 class Cut:
-    """An edge taken away: in `block`, position SCORED no longer sees `keys`."""
+    """Edges to cut: in `block`, position SCORED no longer sees `keys`."""
 
     block: int
     keys: tuple[int, ...]
@@ -40,7 +40,7 @@ class Cut:
 def cut(
     model: Any, language: Language, sentences: Sequence[Sentence], edge: Cut
 ) -> Shares:
-    """How the model answers without an edge."""
+    """How the model answers without the edges."""
     edges = [(SCORED, key) for key in edge.keys]
     with knocked_out(model.blocks[edge.block].mixer, edges):
         return shares(model, language, sentences)
@@ -77,15 +77,14 @@ def flips(
 
 @dataclass(frozen=True)
 class Circuit:
-    """What one model of two blocks needs, as accuracies over the pair and shares of turned answers.
+    """What one model of two blocks needs. Accuracies are over the pair of nouns.
 
-    intact                   accuracy, nothing cut
-    first_noun_1             of crosser sentences, block 1 blind to the first noun
-    second_noun_1            of crossed sentences, block 1 blind to the second noun
-    second_noun_2            of crossed sentences, block 2 blind to the second noun
-    adjective_1, _2          block 1, block 2 blind to the adjective
-    role_1, role_2           answers turned by that block's attention from the other role's sister
-    order_1                  answers turned by block 1's attention from the sentence in other order
+    intact             accuracy, nothing cut
+    first_noun_1       accuracy on crosser sentences if block 1 does not see the first noun
+    second_noun_1, _2  accuracy on crossed sentences if block 1, 2 does not see the second noun
+    adjective_1, _2    accuracy if block 1, 2 does not see the adjective
+    role_1, _2         share of answers turned by that block's attention from the other role
+    order_1            share turned by block 1's attention from the sentence in the other order
     """
 
     intact: float
@@ -100,7 +99,7 @@ class Circuit:
 
     @property
     def adjective_read_by(self) -> str:
-        """The block whose view of the adjective the answers hang on."""
+        """The block whose view of the adjective the answers depend on."""
         broken = (self.adjective_1 < BROKEN, self.adjective_2 < BROKEN)
         return {
             (True, False): "block 1", (False, True): "block 2", (True, True): "both",

@@ -1,7 +1,7 @@
-"""Sequences that repeat themselves, and what the heads of a model make of them.
+"""Sequences that repeat themselves, and what the heads of a model do with them.
 
-A row of random tokens comes again and again: the first time nothing tells what follows, afterwards
-everything does. An induction head, [A][B] ... [A] -> [B], looks at the token that followed the last
+A row of random tokens is repeated: the first time nothing tells what follows, afterwards everything
+does. An induction head, [A][B] ... [A] -> [B], looks at the token that followed the last
 time (Elhage et al. 2021; Olsson et al. 2022).
 """
 
@@ -31,8 +31,8 @@ def repeated(
 ) -> Repeated:
     """Rows of `shortest` to `longest` random tokens, each repeated up to `length`.
 
-    With one period for all of them the token wanted would stand at a fixed distance, and a head
-    that knows positions alone would find it.
+    With one period for all, the token to copy would be at a fixed distance, and a head that knows
+    positions alone would find it.
     """
     if not 1 <= shortest <= longest < length:
         raise ValueError(
@@ -54,7 +54,7 @@ class Losses:
 
 @torch.no_grad()
 def losses(model: Any, data: Repeated) -> Losses:
-    """What a model, tokens (B, T) -> logits (B, T, V), makes of the sequences."""
+    """The losses of a model, tokens (B, T) -> logits (B, T, V)."""
     logs = model(data.tokens[:, :-1]).log_softmax(-1)
     nll = -logs.gather(-1, data.tokens[:, 1:, None])[..., 0]             # (B, T - 1)
     again = _repeats(data)
@@ -62,7 +62,7 @@ def losses(model: Any, data: Repeated) -> Losses:
 
 
 def loss_without_the_token_before(model: Any, data: Repeated, block: int) -> Losses:
-    """The same with every token of one block blind to the token before it."""
+    """The losses if no token of one block can see the token before it."""
     edges = [(t, t - 1) for t in range(1, data.tokens.shape[1] - 1)]
     with knocked_out(model.blocks[block].mixer, edges):
         return losses(model, data)

@@ -59,17 +59,17 @@ class Sentence:
 
     @property
     def prompt(self) -> list[str]:
-        """The words that stand before the answer."""
+        """The words before the answer."""
         return self.words[:ANSWER]
 
     @property
     def swapped(self) -> Sentence:
-        """The same words with the two candidates exchanged; its referent is the other noun."""
+        """The same words with the two nouns exchanged; the referent is the other one."""
         return Sentence(self.y, self.x, self.adjective)
 
 
 def parse(words: Sequence[str]) -> Sentence:
-    """The sentence that `words` are.
+    """The sentence with these words.
 
     Raises:
         ValueError: the words are no sentence of the template, or the answer is not the referent.
@@ -134,9 +134,9 @@ class Split:
 def split(language: Language, held_out: int, generator: torch.Generator) -> Split:
     """Keep `held_out` pairs of nouns for the test, each in one order, with all eight adjectives.
 
-    In POOL the other order of a held-out pair is in training, and which of the two is drawn: with
-    48 pairs held out, 384 sentences, training keeps 192 ordered pairs, 1,536 sentences. In CATEGORY
-    a pair has one order.
+    In POOL the order that is held out is drawn, and the other order is in training: with 48 pairs
+    held out (384 sentences), training keeps 192 ordered pairs (1,536 sentences). In CATEGORY a pair
+    has one order.
 
     Raises:
         ValueError: more pairs than there are, or none left for training.

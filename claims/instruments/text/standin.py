@@ -23,7 +23,7 @@ SHA256 = "12501216619516cf211065ab3873b27cfc8bff7985834912754ea1be95ac54bb"
 # included: of Tiny Shakespeare's lines, those in the matching blocks of
 # difflib.SequenceMatcher(None, tiny_shakespeare_lines, stand_in_lines). Of the 36 others 29 differ
 # by a misprint, a space or a name of either edition, and the last seven are cut off, because a song
-# keeps more of its lines here. tests/test_corpus.py measures it again where the exact file is at
+# keeps more of its lines here. tests/test_standin.py measures it again where the exact file is at
 # hand.
 LINES = 40_000
 IDENTICAL_LINES = 39_964

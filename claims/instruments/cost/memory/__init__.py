@@ -1,4 +1,4 @@
-"""How many bytes a computation takes on a CUDA device, found without one and without the bytes.
+"""How many bytes a computation takes on a CUDA device, found without one.
 
 `measure` runs the computation on the meta device, where tensors have shapes, strides and storages
 but no data. It follows every storage from the operation that makes it to the moment when Python or
@@ -20,8 +20,8 @@ to few outputs, the backward pass of embeddings (it sorts), fused attention (lin
 tokens), logsumexp, sorting, convolutions and linear algebra; mse_loss and its like, whose result
 moreover keeps a block as large as their input. The backward pass of a few functions (atan2) writes
 in place on a device where it makes a tensor here. Numbers and random state of Python are on the
-host. Tensors in reference cycles count to the end, for when the garbage collector would find them
-cannot be known. `Footprint.ceiling` bounds what the allocator adds by not splitting blocks.
+host. Tensors in reference cycles count to the end, because nobody knows when the garbage collector
+will find them. `Footprint.ceiling` bounds what the allocator adds by not splitting blocks.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class Footprint:
 class Trace:
     """What `following` has followed, complete when its block has ended.
 
-    `operations` are the names of those that ran, the first being "start"; a storage is there during
-    the operations from number `made` to number `last`.
+    `operations` are the names of those that ran, the first being "start"; a storage exists from the
+    operation with the number `made` to the one with the number `last`.
     """
 
     granule: int
@@ -133,9 +133,9 @@ def following(
     """Follow the memory of the block: `with following({"model": model, "x": x}) as trace:`.
 
     Args:
-        named: the tensors, modules and optimizers that are there before, with the names to report
-            them by, all on the meta device. What the block reads and is not named counts as well,
-            by the name of the operation that reads it first.
+        named: the tensors, modules and optimizers that exist before, by the names to report, all on
+            the meta device. What the block reads and is not named counts as well, by the name of
+            the operation that reads it first.
         workspace: bytes of cuBLAS's workspace (see `workspace_bytes`; the default is PyTorch's for
             GPUs before Hopper).
         granule: bytes to round storages up to; 1 counts the bytes asked for.

@@ -1,9 +1,9 @@
 """scaled_dot_product_attention on the meta device, as on CUDA.
 
-The kernel that CUDA would choose (sdp_utils.cpp, for compute capability 8.0 and above) is asked for
-by name, and its meta version makes the tensors that it would make: flash attention for half
-precision without a mask, else the memory-efficient one. Where neither fits, or both are ruled out
-(torch.nn.attention.sdpa_kernel), there is the plain path. A Hopper GPU may take cuDNN's kernel
+The kernel that CUDA would choose (sdp_utils.cpp, for compute capability 8.0 and above) is called by
+name, and its meta version makes the same tensors: flash attention for half precision without a
+mask, else the memory-efficient one. Where neither fits, or both are ruled out
+(torch.nn.attention.sdpa_kernel), the plain path is taken. A Hopper GPU may take cuDNN's kernel
 where this takes flash attention.
 """
 

@@ -22,8 +22,9 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 NO_DEVICE, KEY = "privateuseone", "AutocastPrivateUse1"
 
-# What runs in half precision, and what in the widest type among its arguments. Of the operations
-# that autocast has kernels for, the others that have a dtype are told float32, the rest given it.
+# What runs in half precision, and what in the widest type among its arguments. Of the others that
+# autocast has kernels for, those with a `dtype` argument get float32 there, the rest get arguments
+# cast to float32.
 HALF = {
     "linear", "matmul", "mm", "bmm", "mv", "addmm", "baddbmm", "addbmm", "addmv", "addr", "einsum",
     "chain_matmul", "linalg_multi_dot", "linalg_vecdot", "prelu", "scaled_dot_product_attention",
@@ -107,7 +108,7 @@ def _operations() -> dict[str, Any]:
 
 @cache
 def _pass_others() -> Library:
-    """Let operations without a kernel under the key pass it. Stays: nothing else uses the key."""
+    """Let operations without a kernel ignore the key. Never undone: nothing else uses the key."""
     library = Library("_", "IMPL")  # type: ignore[no-untyped-call]
     library.fallback(fallthrough_kernel, KEY)  # type: ignore[no-untyped-call]
     return library
@@ -129,7 +130,7 @@ def autocast_as_on_cuda() -> Iterator[None]:
         casts.clear()
 
     def meta_as_cuda(*args: Any) -> str:
-        """So that what is computed a second time is computed under the autocast of the first."""
+        """So that recomputation runs under the autocast of the first computation."""
         device = infer_device_type(*args)
         return "cuda" if device == "meta" else device
 

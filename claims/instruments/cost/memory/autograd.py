@@ -28,7 +28,7 @@ def in_backward() -> bool:
 
 
 class Accumulation:
-    """Tells autograd's additions of gradients from others. To be asked about every operation."""
+    """Tells autograd's additions of gradients from others. It must be asked of every operation."""
 
     def __init__(self) -> None:
         self._node = -1  # the node of the graph that runs,
@@ -63,7 +63,7 @@ class Accumulation:
 
 def _engine_called() -> bool:
     """Whether the dispatch mode was called by autograd's engine, with no Python code in between."""
-    # PyTorch wraps every __torch_dispatch__ in functions of the two modules of its own.
+    # PyTorch wraps every __torch_dispatch__ in functions of the last two modules.
     on_the_way = (__package__, "torch._compile", "torch._dynamo")
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals["__name__"].startswith(on_the_way):
@@ -81,7 +81,7 @@ def _reference_counts(tensor: Tensor) -> tuple[int, int]:
 def _counts_of_a_sole_owner() -> tuple[int, int]:
     """The reference counts, seen from a dispatch mode, of a gradient that only autograd holds.
 
-    Measured on one, for they depend on how this version of PyTorch hands tensors to Python.
+    Measured on one, because they depend on how this version of PyTorch passes tensors to Python.
     """
     counts: list[tuple[int, int]] = []
 

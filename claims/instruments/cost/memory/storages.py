@@ -1,6 +1,6 @@
-"""Follows storages on the meta device through their lives; the package makes sums of them.
+"""Follows storages on the meta device from the operation that makes them until they are freed.
 
-A moment is the number of the operation that runs, 0 before the first. A storage is there from the
+A moment is the number of the operation that runs, 0 before the first. A storage exists from the
 operation that makes it to the last one before it is dropped.
 """
 
@@ -55,7 +55,7 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._name_all()
 
     def close(self) -> None:
-        """Stop following. What is still there has lasted to the end."""
+        """Stop following. What still exists has lasted to the end."""
         self._name_all()
         self._alive.clear()
         for storage in self.storages:
@@ -103,7 +103,7 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
             followed, _ = self._alive[key]
             if followed.bytes == size:
                 return followed
-            # Resized: the old block is freed when the new one is there.
+            # Resized: the old block is freed once the new one exists.
             followed.last = made = self._moment
         followed = Followed(name, tuple(tensor.shape), tensor.dtype, size, made)
         self.storages.append(followed)

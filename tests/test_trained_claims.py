@@ -1,4 +1,4 @@
-"""Trained claims under pytest: what is trained for whom, at which budget, and what is said."""
+"""Trained claims under pytest: which runs are trained, at which budget, what is reported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from claims.training.pool import Done, do_here
 from claims.training.spec import RunSpec
 from conftest import ROOT, Project, output
 
-# Trained models are noted; a tokenizer that takes no time stands in for the reference's.
+# Each training is noted in a file. The tokenizer takes no time.
 PACKAGE = """
 import json, os
 import torch, transformer
@@ -73,7 +73,7 @@ def test_both(runs, check):
 @claim("second")
 @trains({"ci": CI}, "b", "a")
 def test_second(runs, check):
-    check([r.steps for r in runs.results("a") + runs.results("b")], exact([7, 7, 5, 5]))
+    check([r.steps for label in "ab" for r in runs.results(label)], exact([7, 7, 5, 5]))
 
 @claim("later")
 @trains(DOCUMENT, "a")
@@ -159,7 +159,7 @@ def test_the_small_budget_is_trained_once_for_all_claims(project: Trained) -> No
 
 
 @pytest.mark.parametrize("options", [("--budget", "ci"), ("--budget", "ci", "-m", "not gpu")])
-def test_budget_ci_deselects_the_document_s(project: Trained, options: tuple[str, ...]) -> None:
+def test_budget_ci_deselects_the_other_budget(project: Trained, options: tuple[str, ...]) -> None:
     project.of_claims()
     result = project.run(*options)
     result.assert_outcomes(passed=3, deselected=2)
@@ -168,14 +168,14 @@ def test_budget_ci_deselects_the_document_s(project: Trained, options: tuple[str
     assert "never collected" not in output(result)
 
 
-def test_budget_document_on_the_cpu_trains_the_document_s_alone(project: Trained) -> None:
+def test_budget_document_on_the_cpu_trains_that_budget_alone(project: Trained) -> None:
     result = project.of_claims().run("--budget", "document", "--device", "cpu")
     result.assert_outcomes(passed=3, deselected=2)
     assert project.steps() == {9: 3, 8: 1}
 
 
-def test_without_a_gpu_the_document_s_budget_is_not_run(project: Trained) -> None:
-    """With the reason; a claim that the small budget decided is decided."""
+def test_without_a_gpu_the_document_budget_is_not_run(project: Trained) -> None:
+    """The reason is shown; a claim that the small budget decided keeps its verdict."""
     result = project.of_claims().run("--claims-json", "out.json")
     result.assert_outcomes(passed=3, skipped=2)
     assert project.steps() == {7: 2, 5: 2}
@@ -210,7 +210,7 @@ def test_k_trains_for_the_claims_that_it_selects(project: Trained) -> None:
     assert len(project.asked) == 1
 
 
-def test_seeds_follow_the_base_seed_and_the_document_s_do_not(project: Trained) -> None:
+def test_the_base_seed_changes_the_seeds_of_the_small_budget_alone(project: Trained) -> None:
     project.entry("a", kind="training").test(
         '@claim("a")\n@trains(BOTH, "a")\ndef test_a(runs, check):\n'
         "    check(runs.seeds, exact([s.seed for s in runs.specs('a')]))\n"
@@ -224,7 +224,7 @@ def test_seeds_follow_the_base_seed_and_the_document_s_do_not(project: Trained) 
 
 
 def test_each_claim_gets_its_own_evaluations(project: Trained) -> None:
-    """Of one training that is evaluated for both, also where the store takes nothing."""
+    """One training serves both, also where the store cannot be written."""
     project.cache.mkdir()
     (project.cache / "runs").write_text("a file where the folder should be")
     project.entry("long", kind="training").entry("short", kind="training").test("""
@@ -260,7 +260,7 @@ def test_short(runs, check, implementation):
 
 
 def test_models_are_those_that_were_trained(project: Trained) -> None:
-    """From the store as well; no global generator is touched by building them."""
+    """Also from the store. Building them leaves the global generator alone."""
     project.entry("a", kind="training").test(
         '@claim("a")\n@trains({"ci": CI}, "a")\ndef test_a(runs, check):\n'
         '    first, second = runs.models("a")\n'
@@ -273,7 +273,7 @@ def test_models_are_those_that_were_trained(project: Trained) -> None:
 
 
 def test_a_range_of_base_seeds_trains_for_each(project: Trained) -> None:
-    """At the small budget; the document's has seeds of its own, and runs once."""
+    """At the small budget. The seeds of the document's budget are fixed, so it runs once."""
     project.entry("a", kind="training", at_document={"verdict": "exact"}).test(
         '@claim("a")\n@trains(BOTH, "a")\ndef test_a(runs, budget, base_seed, check):\n'
         '    first = 100 * base_seed if budget == "ci" else 0\n'
@@ -289,7 +289,7 @@ def test_a_range_of_base_seeds_trains_for_each(project: Trained) -> None:
 
 
 def test_what_is_measured_on_models_is_measured_once_for_all_claims(project: Trained) -> None:
-    """And by label and seed: what one claim asked of "a" is not what another asks of "b"."""
+    """Measurements are kept by label and seed: those of "a" and of "b" are two."""
     project.entry("one", kind="training").entry("two", kind="training").test("""
 measured = []
 
@@ -313,7 +313,7 @@ def test_two(runs, check):
     project.run().assert_outcomes(passed=2)
 
 
-def test_a_damaged_entry_is_said_and_trained_again(project: Trained) -> None:
+def test_a_damaged_entry_is_reported_and_trained_again(project: Trained) -> None:
     project.of_claims().run("-m", "not gpu", "-k", "both")
     for path in (project.cache / "runs").glob("*/weights"):
         path.write_bytes(path.read_bytes()[:-1])
@@ -323,8 +323,8 @@ def test_a_damaged_entry_is_said_and_trained_again(project: Trained) -> None:
     assert project.trainings == 4
 
 
-def test_what_is_resumed_is_said(project: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    """After a kill that left the state of the fourth step."""
+def test_a_resumed_run_is_reported(project: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    """As after a kill that left the state of the fourth step."""
     from claims.training.store import RunStore
 
     project.of_claims().run("-m", "not gpu", "-k", "both")
@@ -398,7 +398,7 @@ def test_what_a_package_lacks_is_the_reason(project: Trained, source_: str, reas
 def test_on_another_text_trained_claims_are_not_run(
     project: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are about Tiny Shakespeare, and would be red on most other texts."""
+    """They are about Tiny Shakespeare, and would fail on most other texts."""
     monkeypatch.setattr(Corpus, "shakespeare", False)
     result = project.of_claims().run("-m", "not gpu")
     result.assert_outcomes(passed=1, skipped=2, deselected=2)
@@ -409,7 +409,7 @@ def test_on_another_text_trained_claims_are_not_run(
 def test_without_a_corpus_claims_on_text_are_not_run(
     project: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others are: repeated random tokens need none."""
+    """Claims on repeated random tokens need no corpus and are run."""
     from claims.instruments.text.corpus import CorpusError
     from claims.plugins import session
 
@@ -539,7 +539,7 @@ def test_a(runs, check):
 def test_verdicts_are_demanded_by_budget(
     project: Trained, wanted: int, at_ci: str, at_document: str
 ) -> None:
-    """Two seeds at the small budget, three at the document's: the same sentence, two verdicts."""
+    """Two seeds at the small budget, three at the document's: one sentence, two verdicts."""
     project.entry(
         "a", at_ci, kind="training", reading="At ci.",
         at_document={"verdict": at_document, "reading": "At three seeds."},
@@ -557,11 +557,26 @@ def test_verdicts_are_demanded_by_budget(
         )  # fmt: skip
 
 
+def test_values_that_the_ledger_gives_by_budget_are_those_of_the_budget(project: Trained) -> None:
+    project.entry(
+        "a", kind="training", at_document={"verdict": "exact"},
+        expected={"seeds": {"ci": 2, "document": 3}, "name": "a"},
+    ).test("""
+@claim("a")
+@trains(BOTH, "a")
+def test_a(runs, check, expected):
+    check([len(runs.seeds), "a"], exact([expected["seeds"], expected["name"]]))
+""")  # fmt: skip
+    project.run("-m", "not gpu").assert_outcomes(passed=1, deselected=1)
+    result = project.run("--budget", "document", "--device", "cpu")
+    result.assert_outcomes(passed=1, deselected=1)
+
+
 @pytest.mark.parametrize(
     ("wanted", "options"),
     [(3, ("-m", "not gpu")), (2, ("--budget", "document", "--device", "cpu"))],
 )
-def test_a_verdict_of_the_other_budget_is_none(
+def test_the_verdict_of_the_other_budget_is_not_accepted(
     project: Trained, wanted: int, options: tuple[str, ...]
 ) -> None:
     project.entry(
@@ -570,7 +585,7 @@ def test_a_verdict_of_the_other_budget_is_none(
     project.run(*options).assert_outcomes(failed=1, deselected=1)
 
 
-def test_a_claim_of_the_document_s_budget_is_not_missed_but_not_run(project: Trained) -> None:
+def test_a_claim_of_the_document_budget_counts_as_not_run(project: Trained) -> None:
     result = project.of_claims().run("-m", "not gpu")
     assert result.ret == 0
     text = output(result)
@@ -592,7 +607,7 @@ def test_a_verdict_at_a_budget_that_no_run_has_is_named(project: Trained) -> Non
 
 
 def test_a_claim_that_the_small_budget_cannot_decide_is_not_run_at_it(project: Trained) -> None:
-    """Though the experiment has it."""
+    """Although the experiment has runs at that budget."""
     project.entry(
         "b", "not run", kind="training", awaits="hours", at_document={"verdict": "exact"}
     ).entry("plain").test(
@@ -609,7 +624,7 @@ def test_a_claim_that_the_small_budget_cannot_decide_is_not_run_at_it(project: T
     result.assert_outcomes(passed=2, deselected=1)
 
 
-def test_only_a_trained_claim_has_a_verdict_at_the_document_s_budget(project: Trained) -> None:
+def test_only_a_trained_claim_has_a_verdict_at_the_document_budget(project: Trained) -> None:
     result = project.entry("a", at_document={"verdict": "exact"}).test("").run()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "claim a: only claims of kind 'training' have a budget" in output(result)
@@ -631,7 +646,7 @@ Corpus.shakespeare = True
 
 
 def in_processes(project: Trained, *options: str) -> dict[str, Any]:
-    """pytest as users start it; what it recorded, without times."""
+    """Run pytest as users start it; returns what it recorded, without times."""
     project.write_ledger()
     (project.folder / "conftest.py").write_text(CONFTEST)
     arguments = [sys.executable, "-m", "pytest", "-p", "claims.harness.plugin", *PLUGINS]
@@ -648,12 +663,12 @@ def in_processes(project: Trained, *options: str) -> dict[str, Any]:
 
 
 def test_two_workers_train_each_run_once_and_measure_the_same(project: Trained) -> None:
-    """Under xdist each worker trains what no other is at; without it a pool does."""
+    """Under xdist each worker trains what no other one trains; without xdist a pool does."""
     project.entry("p", "holds", kind="training").of_claims().test("""
 @claim("p")
 @trains({"ci": CI}, "a", "b")
 def test_p(runs, check):
-    values = runs.perplexities("a") + runs.perplexities("b")
+    values = [*runs.perplexities("a"), *runs.perplexities("b")]
     check(sum(values), ulps(sum(values), 1, "itself"))
 """)
     pooled = in_processes(project)
