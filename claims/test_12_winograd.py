@@ -13,7 +13,7 @@ import copy
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -40,7 +40,6 @@ from claims.harness import (
 )
 from claims.harness.implementation import Implementation
 from claims.instruments.attention.activations import attention_weights, passing_through
-from claims.instruments.languages.answers import logit_lens, margins, mean_row, rows
 from claims.instruments.languages.schemas import (
     ADJECTIVE,
     ANSWER,
@@ -50,16 +49,24 @@ from claims.instruments.languages.schemas import (
     POOL,
     SCORED,
     SECOND,
-    Language,
     Sentence,
     count_answers,
     parse,
     split,
 )
+from claims.training.measurements import (
+    ATTENTION,
+    CIRCUIT,
+    FIRST_NOUN_AHEAD,
+    SHARES,
+    TIRED,
+    WET,
+    Attention,
+    right,
+    solved,
+)
 from claims.training.results import Runs
-from claims.training.trained_models import answers, circuits, each, right, solved
 
-TIRED, WET = Sentence("animal", "street", "tired"), Sentence("animal", "street", "wet")
 FIVE_POINTS = "five points either way: no settings are printed, and seeds differ by as much"
 OFF_THE_ADJECTIVE = [i for i in range(SCORED + 1) if i != ADJECTIVE]
 
@@ -306,7 +313,7 @@ def test_the_average_names_the_wrong_noun_half_of_the_time(
     runs: Runs, check: Check, expected: Expected
 ) -> None:
     """The uniform average answers with the wrong noun of the pair exactly half of the time."""
-    wrong = answers(runs, "average").map(lambda s: s.wrong_noun)
+    wrong = runs.measured("average", SHARES).map(lambda s: s.wrong_noun)
     half = expected["value"]
     exactly = every_seed_within((half - 0.01, half + 0.01), "exactly half, to one point")
     check(wrong, exactly)
@@ -319,7 +326,7 @@ def test_the_average_is_wrong_more_often_than_right(runs: Runs, check: Check) ->
 
     In training each bag of words had the other answer only.
     """
-    more = answers(runs, "average").map(lambda s: s.wrong_noun - s.right)
+    more = runs.measured("average", SHARES).map(lambda s: s.wrong_noun - s.right)
     check(more, seed_mean_within((0.0, 1.0), "more often by anything"))
 
 
@@ -393,12 +400,11 @@ def test_block_1_is_identical_in_both_sentences(runs: Runs, check: Check) -> Non
     For each seed the greatest difference between the cells for tired and for wet.
     """
 
-    def difference(model: Any, language: Language, _: object) -> float:
-        tired, wet = (mean_row(model, language, s, 0) for s in (TIRED, WET))
-        return float((tired - wet).abs().max())
-
+    apart = runs.measured("two blocks", ATTENTION).map(
+        lambda seen: max(abs(a - b) for a, b in zip(seen.tired[0], seen.wet[0], strict=True))
+    )
     identical = every_seed_within((0.0, 0.005), "half a unit of the last decimal printed")
-    check(each(runs, "two blocks", difference), identical)
+    check(apart, identical)
 
 
 @claim("blk1-query-is-own-token-and-index")
@@ -472,12 +478,13 @@ def test_the_second_block_follows_one_rule_over_all_adjectives(runs: Runs, check
     The share of held-out sentences in whose row, averaged over heads, that cell is the greatest.
     """
 
-    def follows(model: Any, language: Language, sentences: Sequence[Sentence]) -> float:
-        rule = [ADJECTIVE if s.adjective in CROSSER else SECOND for s in sentences]
-        greatest = rows(model, language, sentences, 1).mean(1).argmax(-1)
-        return float((greatest == torch.tensor(rule)).double().mean())
-
-    check(each(runs, "two blocks", follows), _always_near(1.0))
+    follows = runs.measured("two blocks", ATTENTION).map(
+        lambda seen: fmean(
+            cells[ADJECTIVE if adjective in CROSSER else SECOND]
+            for adjective, cells in seen.greatest.items()
+        )
+    )
+    check(follows, _always_near(1.0))
 
 
 @claim("pool-one-block-92.7")
@@ -539,11 +546,7 @@ def test_for_a_crosser_adjective_block_2_is_all_on_the_adjective(
     The mean over held-out sentences and heads.
     """
 
-    def on_adjective(model: Any, language: Language, sentences: Sequence[Sentence]) -> float:
-        crosser = [s for s in sentences if s.adjective in CROSSER]
-        return float(rows(model, language, crosser, 1)[..., ADJECTIVE].mean())
-
-    weights = each(runs, "two blocks", on_adjective)
+    weights = _mean_weight(runs, CROSSER, ADJECTIVE)
     check(weights, _always_near(expected["value"]))
 
 
@@ -575,11 +578,7 @@ def test_for_a_crossed_adjective_block_2_fetches_the_other_noun(
     Most of the weight, as in the printed row: the mean over held-out sentences and heads.
     """
 
-    def fetched(model: Any, language: Language, sentences: Sequence[Sentence]) -> float:
-        crossed = [s for s in sentences if s.adjective in CROSSED]
-        return float(rows(model, language, crossed, 1)[..., SECOND].mean())
-
-    weights = each(runs, "two blocks", fetched)
+    weights = _mean_weight(runs, CROSSED, SECOND)
     check(weights, every_seed_within((0.5, 1.0), "most of a row"))
 
 
@@ -594,12 +593,7 @@ def test_for_a_crosser_adjective_the_answer_is_in_the_stream_after_block_1(
     which the first noun's logit is above the second's.
     """
 
-    def ahead(model: Any, language: Language, sentences: Sequence[Sentence]) -> float:
-        crosser = [s for s in sentences if s.adjective in CROSSER]
-        above = margins(logit_lens(model, language, crosser, 0), language, crosser)
-        return float((above > 0).double().mean())
-
-    check(each(runs, "two blocks", ahead), _always_near(1.0))
+    check(runs.measured("two blocks", FIRST_NOUN_AHEAD), _always_near(1.0))
 
 
 @claim("two-hop-composition")
@@ -611,7 +605,7 @@ def test_the_two_hop_circuit_is_the_mechanism(runs: Runs, check: Check) -> None:
     crosser sentences) and without block 2's view of the adjective, but not without block 1's;
     else 0.
     """
-    found = circuits(runs).map(lambda c: float(c.two_hops))
+    found = runs.measured("two blocks", CIRCUIT).map(lambda c: float(c.two_hops))
     check(found, every_seed_within((1.0, 1.0), "the mechanism"))
 
 
@@ -669,8 +663,18 @@ def _farthest_cells(
 ) -> PerSeed[float]:
     """For each seed the greatest distance of a cell from the printed one."""
 
-    def farthest(model: Any, language: Language, _: object) -> float:
-        row = mean_row(model, language, sentence, block)
-        return float((row - torch.tensor(printed)).abs().max())
+    def farthest(seen: Attention) -> float:
+        row = (seen.tired if sentence == TIRED else seen.wet)[block]
+        return max(abs(cell - print_) for cell, print_ in zip(row, printed, strict=True))
 
-    return each(runs, "two blocks", farthest)
+    return runs.measured("two blocks", ATTENTION).map(farthest)
+
+
+def _mean_weight(runs: Runs, adjectives: Sequence[str], token: int) -> PerSeed[float]:
+    """The weight of a token in block 2, over held-out sentences with one of the adjectives.
+
+    Every adjective has as many held-out sentences as every other.
+    """
+    return runs.measured("two blocks", ATTENTION).map(
+        lambda seen: fmean(seen.mean[adjective][token] for adjective in adjectives)
+    )

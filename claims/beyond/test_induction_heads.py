@@ -8,25 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, cast
-
-import torch
-from torch import Tensor
 
 from claims.experiments.induction import FORMING, INDUCTION
 from claims.harness import Check, PerSeed, claim, seed_mean_within, trains
-from claims.instruments.languages.repeated_rows import (
-    Losses,
-    Repeated,
-    induction_scores,
-    loss_without_the_token_before,
-    losses,
-    previous_token_scores,
-    repeated,
-)
+from claims.training.measurements import INDUCTION as HEADS
+from claims.training.measurements import Induction
 from claims.training.results import Runs
-from claims.training.spec import Repeats
-from claims.training.trained_models import models
 
 
 @claim("induction-two-blocks-learn-it")
@@ -37,7 +24,7 @@ def test_two_blocks_of_attention_complete_what_repeats(runs: Runs, check: Check)
     Random tokens that repeat after 8 to 16: the loss on what is new minus that on what repeats. The
     most it can be is log 32, a guess among all 32 tokens against certainty.
     """
-    gained = _losses(runs, "two blocks").map(lambda x: x.new - x.repeated)
+    gained = runs.measured("two blocks", HEADS).map(lambda x: x.new - x.repeated)
     check(gained, seed_mean_within((2.5, math.log(32)), "most of log 32 = 3.47 nats"))
 
 
@@ -48,7 +35,7 @@ def test_one_block_of_attention_cannot(runs: Runs, check: Check) -> None:
 
     Rows have 8 to 16 tokens: a model that knows them, and no more, has a loss of at least log 8.
     """
-    loss = _losses(runs, "one block").map(lambda x: x.repeated)
+    loss = runs.measured("one block", HEADS).map(lambda x: x.repeated)
     check(loss, seed_mean_within((math.log(8), math.log(32)), "log 8 to log 32"))
 
 
@@ -59,7 +46,7 @@ def test_with_one_period_one_block_is_enough(runs: Runs, check: Check) -> None:
 
     So a test of induction must vary the distance.
     """
-    gained = _losses(runs, "one block, one period").map(lambda x: x.new - x.repeated)
+    gained = runs.measured("one block, one period", HEADS).map(lambda x: x.new - x.repeated)
     check(gained, seed_mean_within((2.5, 4.0), "as much as two blocks gain"))
 
 
@@ -70,7 +57,7 @@ def test_block_1_has_a_previous_token_head_and_block_2_has_none(runs: Runs, chec
 
     The weight on it, of the head that has most; uniform heads would have 0.10.
     """
-    first, second = _largest_scores(runs, previous_token_scores)
+    first, second = _largest(runs, lambda heads: heads.previous)
     check(first, seed_mean_within((0.3, 1.0), "three times a uniform head's"))
     check(second, seed_mean_within((0.0, 0.1), "below a uniform head's"))
 
@@ -79,7 +66,7 @@ def test_block_1_has_a_previous_token_head_and_block_2_has_none(runs: Runs, chec
 @trains(INDUCTION, "two blocks")
 def test_block_2_has_an_induction_head_and_block_1_has_none(runs: Runs, check: Check) -> None:
     """A head of block 2 looks at what followed the same token before; none of block 1 does."""
-    first, second = _largest_scores(runs, induction_scores)
+    first, second = _largest(runs, lambda heads: heads.induction)
     check(first, seed_mean_within((0.0, 0.15), "as a uniform head's"))
     check(second, seed_mean_within((0.3, 1.0), "many times a uniform head's"))
 
@@ -92,10 +79,7 @@ def test_without_the_token_before_induction_is_lost(runs: Runs, check: Check) ->
     The loss on what repeats when no token of block 1 can see the token before it, minus that with
     nothing cut.
     """
-    data = _repeats(runs, "two blocks")
-    lost = models(runs, "two blocks").map(
-        lambda m: loss_without_the_token_before(m, data, 0).repeated - losses(m, data).repeated
-    )
+    lost = runs.measured("two blocks", HEADS).map(lambda x: x.without_previous - x.repeated)
     check(lost, seed_mean_within((1.0, 10.0), "at least a nat"))
 
 
@@ -110,9 +94,9 @@ def test_the_head_forms_when_the_loss_falls(runs: Runs, check: Check) -> None:
     labels = list(FORMING["document"].runs)
     scores, falls = [], []
     for label in labels:
-        data, trained = _repeats(runs, label), models(runs, label)
-        scores.append([float(induction_scores(m, data, 1).max()) for m in trained])
-        falls.append([-losses(m, data).repeated for m in trained])
+        heads = runs.measured(label, HEADS)
+        scores.append([each.induction[1] for each in heads])
+        falls.append([-each.repeated for each in heads])
     apart = [
         float(_half_way(score) - _half_way(fall))
         for score, fall in zip(zip(*scores, strict=True), zip(*falls, strict=True), strict=True)
@@ -120,25 +104,12 @@ def test_the_head_forms_when_the_loss_falls(runs: Runs, check: Check) -> None:
     check(PerSeed(runs.seeds, apart), seed_mean_within((-1.0, 1.0), "less than one measurement"))
 
 
-def _repeats(runs: Runs, label: str) -> Repeated:
-    """256 sequences of a run's own kind, from a seed that no training has."""
-    data = cast(Repeats, runs.specs(label)[0].data)
-    generator = torch.Generator().manual_seed(0)
-    return repeated(data.vocabulary, data.length, data.shortest, data.longest, 256, generator)
-
-
-def _losses(runs: Runs, label: str) -> PerSeed[Losses]:
-    data = _repeats(runs, label)
-    return models(runs, label).map(lambda model: losses(model, data))
-
-
-def _largest_scores(
-    runs: Runs, scores: Callable[[Any, Repeated, int], Tensor]
+def _largest(
+    runs: Runs, scores: Callable[[Induction], list[float]]
 ) -> tuple[PerSeed[float], PerSeed[float]]:
     """Of the heads of block 1, and of block 2, the largest score, by seed."""
-    data, trained = _repeats(runs, "two blocks"), models(runs, "two blocks")
-    first = trained.map(lambda m: float(scores(m, data, 0).max()))
-    return first, trained.map(lambda m: float(scores(m, data, 1).max()))
+    of_blocks = runs.measured("two blocks", HEADS).map(scores)
+    return of_blocks.map(lambda blocks: blocks[0]), of_blocks.map(lambda blocks: blocks[1])
 
 
 def _half_way(values: Sequence[float]) -> int:

@@ -9,15 +9,15 @@ from __future__ import annotations
 from claims.experiments.winograd import TEN_SEEDS, WINOGRAD
 from claims.experiments.winograd_map import WINOGRAD_VARIANTS
 from claims.harness import Check, claim, digits, exact, seed_mean_within, trains
+from claims.training.measurements import CIRCUIT, right, solved
 from claims.training.results import Runs
-from claims.training.trained_models import circuits, right, solved
 
 
 @claim("which-block-reads-it-is-chance")
 @trains(TEN_SEEDS, "two blocks")
 def test_either_block_may_be_the_one_that_reads(runs: Runs, check: Check) -> None:
     """In some seeds block 1 alone reads the adjective, in others block 2 alone does."""
-    readers = {c.adjective_read_by for c in circuits(runs)}
+    readers = {c.adjective_read_by for c in runs.measured("two blocks", CIRCUIT)}
     check({"block 1", "block 2"} <= readers, exact(True))
 
 

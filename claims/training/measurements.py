@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from claims.harness.per_seed import PerSeed
 from claims.instruments.languages import answers, circuits
 from claims.instruments.languages.answers import Shares
 from claims.instruments.languages.circuits import Circuit
@@ -25,6 +26,7 @@ from claims.instruments.languages.repeated_rows import (
 from claims.instruments.languages.schemas import CROSSER, Language, Sentence
 from claims.training.batches import held_out
 from claims.training.measurement import Measurement
+from claims.training.results import Runs
 from claims.training.spec import Repeats, RunSpec
 
 Rows = list[list[float]]
@@ -132,3 +134,13 @@ ATTENTION = Measurement("attention", _attention, asdict, lambda data: Attention(
 # the final LayerNorm and the output head (the logit lens).
 FIRST_NOUN_AHEAD = Measurement("first noun ahead after block 1", _first_noun_ahead)
 INDUCTION = Measurement("induction", _induction, asdict, lambda data: Induction(**data))
+
+
+def right(runs: Runs, label: str) -> PerSeed[float]:
+    """The share of held-out sentences that each seed's model answers right."""
+    return runs.measured(label, SHARES).map(lambda shares: shares.right)
+
+
+def solved(runs: Runs) -> PerSeed[Circuit]:
+    """The circuits of the models that prefer the right one of the two nouns in 99 %."""
+    return runs.measured("two blocks", CIRCUIT).where(lambda circuit: circuit.intact >= 0.99)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from claims.harness.implementation import Implementation, Missing
 from claims.harness.per_seed import PerSeed
@@ -67,10 +67,6 @@ class Gathered:
 
     def words(self, spec: RunSpec) -> str:
         return ""
-
-    def model(self, spec: RunSpec) -> Any:
-        self.result(spec)
-        return trained_model(self.implementation, spec, self.store)
 
 
 @dataclass(frozen=True)
@@ -142,14 +138,6 @@ class Runs:
         """What was measured on the trained models of one label, by seed."""
         values = [self._source.measured(spec, measurement) for spec in self.specs(label)]
         return self._per_seed(label, values)
-
-    def models(self, label: str) -> PerSeed[Any]:
-        """SHIM"""
-        return self._per_seed(label, [self._source.model(s) for s in self.specs(label)])  # type: ignore[attr-defined]
-
-    def once(self, label: str, measure: Any) -> PerSeed[Any]:
-        """SHIM"""
-        return self._per_seed(label, [measure(s, self._source.model(s)) for s in self.specs(label)])  # type: ignore[attr-defined]
 
     def _per_seed(self, label: str, values: Iterable[T]) -> PerSeed[T]:
         listed = list(values)
