@@ -27,7 +27,6 @@ from claims.harness import (
     Draws,
     Expected,
     PerSeed,
-    Table,
     claim,
     counts,
     digits,
@@ -49,11 +48,12 @@ from claims.instruments.attention.activations import passing_through
 from claims.instruments.attention.random_rows import (
     KEYS,
     ROWS,
-    Rows,
     draw_rows,
     independent_rows,
+    rows_of_seed_0,
     share,
     softmax_of_normal_scores,
+    spread_of_pairs,
     successes,
 )
 from claims.instruments.attention.scores import (
@@ -148,19 +148,6 @@ def test_scaled_scores_have_unit_variance(
         check(scores, variance_near(expected["value"], detects=0.09))
 
 
-def scores_of_pairs(implementation: Implementation, q: Tensor, k: Tensor) -> Tensor:
-    """q.k of n pairs, (n, d) and (n, d) -> (n,): the diagonals of blocks of 20 queries and keys.
-
-    400 scores at a time fit into the processor's cache.
-    """
-    d = q.shape[-1]
-    scores = [
-        scores_of(implementation.attention, a.double(), b.double(), scale=1.0)
-        for a, b in zip(q.view(-1, 20, 20, d), k.view(-1, 20, 20, d), strict=True)
-    ]
-    return torch.stack(scores).diagonal(dim1=-2, dim2=-1).flatten()
-
-
 @claim("variance-table")
 def test_the_variance_over_twenty_thousand_pairs_tracks_d(
     implementation: Implementation, check: Check, expected: Expected
@@ -169,12 +156,9 @@ def test_the_variance_over_twenty_thousand_pairs_tracks_d(
 
     Seed 0, q and k in turn for each width; all five rows come out, to the third decimal.
     """
-    rows = []
-    with recipe(0):
-        for d, *_ in expected["table"]["rows"]:
-            q, k = torch.randn(expected["pairs"], d), torch.randn(expected["pairs"], d)
-            scores = scores_of_pairs(implementation, q, k)
-            rows.append([d, float(scores.var()), float(scores.std()), math.sqrt(d)])
+    widths = [d for d, *_ in expected["table"]["rows"]]
+    spread = spread_of_pairs(implementation.attention, widths, expected["pairs"])
+    rows = [[d, *spread[d], math.sqrt(d)] for d in widths]
     check(rows, digits(expected["table"]["rows"], decimals=3))
 
 
@@ -256,32 +240,16 @@ def test_ten_times_the_scores_turn_a_soft_blend_into_a_hard_choice(
 
 @claim("divided-effective-tokens")
 def test_a_scaled_row_of_64_averages_over_about_40_tokens(
-    implementation: Implementation, check: Check, expected: Expected, rng: Draws, table: Table
+    implementation: Implementation, check: Check, expected: Expected, rng: Draws
 ) -> None:
     """With division a row of 64 scores averages over about 40 tokens at every width.
 
-    The mean over rows rounds to 40. The stored table, of rows of seed 0, replaces the one that the
-    chapter lost: unscaled, the same rows fall from 15 tokens to one.
+    The mean over rows rounds to 40.
     """
     for d in expected["widths"]:
         rows = draw_rows(implementation.attention, d, rng.generator(str(d)))
         about = (expected["value"] - 0.5, expected["value"] + 0.5)
         check(effective_tokens(rows.scaled), mean_within(*about, detects=1.0), unit="tokens")
-    seed_0 = (rows_of_seed_0(implementation, d) for d in expected["widths"])
-    stored = [Rows(*map(effective_tokens, rows)) for rows in seed_0]
-    columns = {
-        "d_k": expected["widths"],
-        "unscaled mean": [float(rows.unscaled.mean()) for rows in stored],
-        "unscaled median": [float(rows.unscaled.median()) for rows in stored],
-        "scaled mean": [float(rows.scaled.mean()) for rows in stored],
-        "scaled median": [float(rows.scaled.median()) for rows in stored],
-    }
-    table(columns, decimals=dict.fromkeys(list(columns)[1:], 2), seeds=[0])
-
-
-def rows_of_seed_0(implementation: Implementation, d_k: int) -> Rows:
-    """The rows behind printed digits and stored tables: each width starts from seed 0."""
-    return draw_rows(implementation.attention, d_k, torch.Generator().manual_seed(0))
 
 
 # ---- l.104: effective tokens -------------------------------------------------------------------
@@ -426,31 +394,18 @@ def test_at_1024_seven_rows_in_ten_are_frozen(
 
     The share of rows with more than 0.99 of their weight on one token, rows of seed 0: 0.697.
     """
-    rows = rows_of_seed_0(implementation, expected["d_k"])
+    rows = rows_of_seed_0(implementation.attention, expected["d_k"])
     check(share(saturated(rows.unscaled)), digits(expected["value"], decimals=1))
 
 
 @claim("divided-trace-0.96")
 def test_scaled_the_trace_is_flat_at_0_96(
-    implementation: Implementation, check: Check, expected: Expected, table: Table
+    implementation: Implementation, check: Check, expected: Expected
 ) -> None:
-    """With division the quantity is flat at 0.96 at every width.
-
-    The mean trace over the rows of seed 0. The stored table replaces the one that the chapter lost.
-    """
-    widths = list(expected["values"])
-    stored = [rows_of_seed_0(implementation, d) for d in widths]
-    traces = [[float(jacobian_trace(weights).mean()) for weights in rows] for rows in stored]
-    scaled = dict(zip(widths, (trace for _, trace in traces), strict=True))
-    check(scaled, digits(expected["values"], decimals=2))
-    columns = {
-        "d_k": widths,
-        "unscaled trace": [trace for trace, _ in traces],
-        "unscaled frozen": [share(saturated(rows.unscaled)) for rows in stored],
-        "scaled trace": [trace for _, trace in traces],
-        "scaled frozen": [share(saturated(rows.scaled)) for rows in stored],
-    }
-    table(columns, decimals=dict.fromkeys(list(columns)[1:], 3), seeds=[0])
+    """With division the quantity is flat at 0.96 at every width: the mean trace, rows of seed 0."""
+    rows = {d: rows_of_seed_0(implementation.attention, d) for d in expected["values"]}
+    traces = {d: float(jacobian_trace(of_width.scaled).mean()) for d, of_width in rows.items()}
+    check(traces, digits(expected["values"], decimals=2))
 
 
 @claim("divided-nothing-saturates")

@@ -43,6 +43,7 @@ class Project:
         self.package("package", "def causal_mask(n, m=None, device=None): ...\n")
         monkeypatch.setattr(paths, "LEDGER", self.folder / "fixtures" / "ledger.yaml")
         monkeypatch.setattr(paths, "EXPECTED", self.expected)
+        monkeypatch.setattr(paths, "EVIDENCE", self.folder / "fixtures" / "evidence")
         monkeypatch.setattr(paths, "CLAIMS", self.claims)
         for variable in ("CI", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):
             monkeypatch.delenv(variable, raising=False)

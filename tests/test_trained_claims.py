@@ -14,11 +14,14 @@ from typing import Any
 import pytest
 import torch._dynamo  # noqa: F401  pytester forgets what a run imports; torch allows this one once
 
-from claims.harness import machine
+from claims.harness import machine, paths
+from claims.harness.implementation import Implementation
 from claims.instruments.text.corpus import Corpus
 from claims.plugins import training as plugin
 from claims.training.pool import Done, do_here
 from claims.training.spec import RunSpec
+from claims.training.store import RunStore
+from claims.training.travel import export
 from conftest import ROOT, Project, output
 
 # Each training is noted in a file. The tokenizer takes no time.
@@ -54,7 +57,9 @@ class Tokenizer:
 """
 EXPERIMENT = """
 from dataclasses import replace
+from claims.training.evaluation import evaluate
 from claims.training.experiment import Experiment
+from claims.training.measurement import Measurement
 from claims.training.spec import Evaluation
 from small_runs import MODEL, SCORED, SPEC
 
@@ -134,6 +139,13 @@ class Trained(Project):
         """How many models were trained, in whatever process."""
         return len(self.log.read_text().split()) if self.log.exists() else 0
 
+    def record_what_is_stored(self) -> None:
+        """Export the runs of the store into the project's own record."""
+        paths.EVIDENCE.mkdir(parents=True)
+        package = Implementation("learning")
+        store = RunStore(self.cache / "runs", package.source_digest())
+        assert export(store, package, paths.EVIDENCE, None).new > 0
+
     def steps(self) -> Counter[int]:
         """How many runs of so many steps were asked for."""
         return Counter(spec.steps for specs in self.asked for spec in specs)
@@ -151,10 +163,10 @@ def test_the_small_budget_is_trained_once_for_all_claims(project: Trained) -> No
     """Two claims share the runs of "a"; each is trained once, two seeds, and never again."""
     project.of_claims()
     result = project.run("-m", "not gpu")
-    result.assert_outcomes(passed=3, deselected=2)
+    result.assert_outcomes(passed=3, skipped=2)
     assert project.steps() == {7: 2, 5: 2}
     assert project.trainings == 4
-    project.run("-m", "not gpu").assert_outcomes(passed=3, deselected=2)
+    project.run("-m", "not gpu").assert_outcomes(passed=3, skipped=2)
     assert (project.trainings, len(project.asked)) == (4, 1)
 
 
@@ -174,17 +186,51 @@ def test_budget_document_on_the_cpu_trains_that_budget_alone(project: Trained) -
     assert project.steps() == {9: 3, 8: 1}
 
 
-def test_without_a_gpu_the_document_budget_is_not_run(project: Trained) -> None:
+@pytest.mark.parametrize("options", [(), ("-m", "not gpu")], ids=["plain", "not gpu"])
+def test_without_a_record_the_document_budget_is_not_run(
+    project: Trained, options: tuple[str, ...]
+) -> None:
     """The reason is shown; a claim that the small budget decided keeps its verdict."""
-    result = project.of_claims().run("--claims-json", "out.json")
+    result = project.of_claims().run("--claims-json", "out.json", *options)
     result.assert_outcomes(passed=3, skipped=2)
+    assert result.ret == 0
     assert project.steps() == {7: 2, 5: 2}
     data = json.loads((project.folder / "out.json").read_text())
     assert data["verdicts"] == {
         "both": "exact", "second": "exact", "later": "not run", "plain": "exact",
     }  # fmt: skip
-    assert "2 x needs a CUDA GPU: no GPU in this test" in output(result)
+    assert "2 x the record has no such run" in output(result)
     assert "1 x awaits" not in output(result)
+
+
+def test_the_document_budget_is_judged_from_the_record(project: Trained) -> None:
+    """Nothing is trained for it, and the report says where the values come from."""
+    project.of_claims().run("--budget", "document", "--device", "cpu")
+    project.record_what_is_stored()
+    before = project.trainings
+    result = project.run("-k", "later", "--claims-json", "out.json")
+    result.assert_outcomes(passed=1, deselected=4)
+    assert project.trainings == before
+    assert "1 claims were judged from the record of " in output(result)
+    [run] = json.loads((project.folder / "out.json").read_text())["runs"]
+    assert run["records"][0]["source"].startswith("the record of ")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--budget", "document", "--device", "cpu"), ("-m", "gpu")],
+    ids=["--budget document", "-m gpu"],
+)
+def test_who_asks_for_the_document_budget_gets_runs_of_this_session(
+    project: Trained, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.of_claims().run("--budget", "document", "--device", "cpu")
+    project.record_what_is_stored()
+    project.cache.rename(project.folder / "elsewhere")
+    before = len(project.asked)
+    monkeypatch.setattr(machine, "gpu_fault", lambda: "")
+    project.run(*options, "-k", "later")
+    assert [spec.steps for specs in project.asked[before:] for spec in specs] == [8]
 
 
 def test_collecting_trains_nothing(project: Trained) -> None:
@@ -204,7 +250,8 @@ def test_a_collection_that_failed_trains_nothing(project: Trained) -> None:
 
 
 def test_k_trains_for_the_claims_that_it_selects(project: Trained) -> None:
-    project.of_claims().run("-m", "not gpu", "-k", "both").assert_outcomes(passed=1, deselected=4)
+    result = project.of_claims().run("-m", "not gpu", "-k", "both")
+    result.assert_outcomes(passed=1, skipped=1, deselected=3)
     assert project.steps() == {7: 2}
     project.run("-k", "plain").assert_outcomes(passed=1, deselected=4)
     assert len(project.asked) == 1
@@ -240,16 +287,15 @@ def test_long(runs, check):
 
 @claim("short")
 @trains(SHORT, "a")
-def test_short(runs, check, implementation):
-    from claims.training.evaluation import evaluate
-    from claims.plugins.session import tokens_of
-    [result], [model] = runs.results("a"), runs.models("a")
+def test_short(runs, check):
+    [result] = runs.results("a")
     check(len(result.scores), exact(2))
     second = result.scores[1].perplexity
     check(runs.perplexities("a", Evaluation(1)), exact([second], because="the same score"))
     ids = torch.tensor([ord(c) % 11 for c in "The cat sat on the mat, and slept.\\n" * 300])
-    again = evaluate(model, ids, Evaluation(4)).perplexity
-    check(runs.perplexities("a"), exact([again], because="the same windows"))
+    again = Measurement("again", lambda spec, model: evaluate(model, ids, Evaluation(4)).perplexity)
+    [measured] = runs.measured("a", again)
+    check(runs.perplexities("a"), exact([measured], because="the same windows"))
 """)
     result = project.run("-W", "default::claims.training.store.RunStoreWarning")
     result.assert_outcomes(passed=2, warnings=2)
@@ -259,17 +305,28 @@ def test_short(runs, check, implementation):
     assert project.trainings == 1
 
 
-def test_models_are_those_that_were_trained(project: Trained) -> None:
-    """Also from the store. Building them leaves the global generator alone."""
-    project.entry("a", kind="training").test(
-        '@claim("a")\n@trains({"ci": CI}, "a")\ndef test_a(runs, check):\n'
-        '    first, second = runs.models("a")\n'
-        "    check(first.training, exact(False))\n"
-        "    check(torch.equal(first.head.weight, second.head.weight), exact(False))\n"
-    )
+def test_what_is_measured_is_the_model_that_was_trained(project: Trained) -> None:
+    """In evaluation mode, with its weights, the same from the store. No generator is drawn from."""
+    project.entry("a", kind="training").test("""
+def facts(spec, model):
+    return [model.training, float(model.head.weight.detach().abs().sum())]
+
+@claim("a")
+@trains({"ci": CI}, "a")
+def test_a(runs, check):
+    first, second = runs.measured("a", Measurement("facts", facts))
+    check([first[0], second[0]], exact([False, False]))
+    check(first[1] == second[1], exact(False))
+    with open("weights", "a") as file:
+        file.write(f"{first} {second}\\n")
+""")
     for _ in range(2):
         project.run().assert_outcomes(passed=1)
+    for path in (project.cache / "runs").glob("*/measured.json"):
+        path.unlink()
+    project.run().assert_outcomes(passed=1)
     assert project.trainings == 2
+    assert len(set((project.folder / "weights").read_text().splitlines())) == 1
 
 
 def test_a_range_of_base_seeds_trains_for_each(project: Trained) -> None:
@@ -281,36 +338,41 @@ def test_a_range_of_base_seeds_trains_for_each(project: Trained) -> None:
         '    check([runs.seeds, [s.seed for s in runs.specs("a")]], exact([own, own]))\n'
         '    check(len(runs.perplexities("a")), exact(len(own)))\n'
     )
-    project.run("--base-seed", "3..4", "-m", "not gpu").assert_outcomes(passed=2, deselected=2)
+    result = project.run("--base-seed", "3..4", "-m", "not gpu")
+    result.assert_outcomes(passed=2, skipped=1, deselected=1)
     assert [spec.seed for spec in project.asked[0]] == [300, 301, 400, 401]
     result = project.run("--base-seed", "3..4", "--budget", "document", "--device", "cpu")
     result.assert_outcomes(passed=1, deselected=3)
     assert [spec.seed for spec in project.asked[1]] == [0, 1, 2]
 
 
-def test_what_is_measured_on_models_is_measured_once_for_all_claims(project: Trained) -> None:
+def test_a_model_is_measured_once_for_all_claims_and_sessions(project: Trained) -> None:
     """Measurements are kept by label and seed: those of "a" and of "b" are two."""
     project.entry("one", kind="training").entry("two", kind="training").test("""
 measured = []
 
-def steps(spec, model):
+def seed_and_steps(spec, model):
     measured.append(spec.steps)
-    return (spec.seed, spec.steps)
+    return [spec.seed, spec.steps]
+
+STEPS = Measurement("steps", seed_and_steps)
 
 @claim("one")
 @trains({"ci": CI}, "a")
 def test_one(runs, check):
-    check([s for _, s in runs.once("a", steps)], exact([7, 7]))
-    check(runs.once("a", steps), exact([(s, 7) for s in runs.seeds]))
+    check(runs.measured("a", STEPS), exact([[s, 7] for s in runs.seeds]))
 
 @claim("two")
 @trains({"ci": CI}, "a", "b")
 def test_two(runs, check):
-    check(runs.once("a", steps), exact([(s, 7) for s in runs.seeds]))
-    check(runs.once("b", steps), exact([(s, 5) for s in runs.seeds]))
-    check(measured, exact([7, 7, 5, 5]))
+    check(runs.measured("a", STEPS), exact([[s, 7] for s in runs.seeds]))
+    check(runs.measured("b", STEPS), exact([[s, 5] for s in runs.seeds]))
+    with open("measured", "a") as file:
+        file.write(f"{measured}\\n")
 """)
-    project.run().assert_outcomes(passed=2)
+    for _ in range(2):
+        project.run().assert_outcomes(passed=2)
+    assert (project.folder / "measured").read_text().splitlines() == ["[7, 7, 5, 5]", "[]"]
 
 
 def test_a_damaged_entry_is_reported_and_trained_again(project: Trained) -> None:
@@ -318,15 +380,13 @@ def test_a_damaged_entry_is_reported_and_trained_again(project: Trained) -> None
     for path in (project.cache / "runs").glob("*/weights"):
         path.write_bytes(path.read_bytes()[:-1])
     result = project.run("-m", "not gpu", "-k", "both")
-    result.assert_outcomes(passed=1, deselected=4, warnings=2)
+    result.assert_outcomes(passed=1, skipped=1, deselected=3, warnings=2)
     assert "weights is damaged; what it held is made again" in output(result)
     assert project.trainings == 4
 
 
 def test_a_resumed_run_is_reported(project: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     """As after a kill that left the state of the fourth step."""
-    from claims.training.store import RunStore
-
     project.of_claims().run("-m", "not gpu", "-k", "both")
     [specs] = project.asked
     for path in (project.cache / "runs").glob("*/result.json"):
@@ -340,8 +400,6 @@ def test_a_resumed_run_is_reported(project: Trained, capsys: pytest.CaptureFixtu
 
 
 def source(project: Trained) -> str:
-    from claims.harness.implementation import Implementation
-
     return Implementation("learning").source_digest()
 
 
@@ -365,7 +423,7 @@ def test_tied(runs, check):
     check(len(runs.results("t")), exact(2))
 """)
     result = project.run("-m", "not gpu", "--implementation", "failing")
-    result.assert_outcomes(passed=3, failed=1, deselected=2)
+    result.assert_outcomes(passed=3, failed=1, skipped=2)
     text = output(result)
     assert (
         "RunFailed: 1 x heads, width 8, pre-norm, learned, seed 1700 cannot be trained: "
@@ -377,7 +435,7 @@ def test_tied(runs, check):
 @pytest.mark.parametrize(
     ("source_", "reason"),
     [
-        ("def causal_mask(n): ...\n", "package_ does not provide Tokenizer"),
+        (PACKAGE + "del Tokenizer\n", "package_ does not provide Tokenizer"),
         (PACKAGE + "del LanguageModel\n", "package_ does not provide LanguageModel"),
         (PACKAGE + "del MultiHeadAttention\n", "package_ does not provide MultiHeadAttention"),
     ],
@@ -401,7 +459,7 @@ def test_on_another_text_trained_claims_are_not_run(
     """They are about Tiny Shakespeare, and would fail on most other texts."""
     monkeypatch.setattr(Corpus, "shakespeare", False)
     result = project.of_claims().run("-m", "not gpu")
-    result.assert_outcomes(passed=1, skipped=2, deselected=2)
+    result.assert_outcomes(passed=1, skipped=4)
     assert "2 x needs Tiny Shakespeare or its stand-in" in output(result)
     assert project.trainings == 0
 
@@ -429,7 +487,7 @@ def test_r(runs, check):
     check(runs.results("r")[0].steps, exact(7))
 """)
     result = project.run("-m", "not gpu")
-    result.assert_outcomes(passed=2, skipped=2, deselected=2)
+    result.assert_outcomes(passed=2, skipped=4)
     assert "2 x needs a corpus: no corpus in this test" in output(result)
     assert project.trainings == 1
 
@@ -544,7 +602,7 @@ def test_verdicts_are_demanded_by_budget(
         "a", at_ci, kind="training", reading="At ci.",
         at_document={"verdict": at_document, "reading": "At three seeds."},
     ).test(AT_BOTH.format(wanted=wanted))  # fmt: skip
-    small = project.run("-m", "not gpu", "--claims-json", "small.json")
+    small = project.run("--budget", "ci", "--claims-json", "small.json")
     large = project.run("--budget", "document", "--device", "cpu", "--claims-json", "large.json")
     for result, verdict in ((small, at_ci), (large, at_document)):
         kind = {"exact": "passed", "refuted": "xfailed"}[verdict]
@@ -567,14 +625,13 @@ def test_values_that_the_ledger_gives_by_budget_are_those_of_the_budget(project:
 def test_a(runs, check, expected):
     check([len(runs.seeds), "a"], exact([expected["seeds"], expected["name"]]))
 """)  # fmt: skip
-    project.run("-m", "not gpu").assert_outcomes(passed=1, deselected=1)
-    result = project.run("--budget", "document", "--device", "cpu")
-    result.assert_outcomes(passed=1, deselected=1)
+    for options in (("--budget", "ci"), ("--budget", "document", "--device", "cpu")):
+        project.run(*options).assert_outcomes(passed=1, deselected=1)
 
 
 @pytest.mark.parametrize(
     ("wanted", "options"),
-    [(3, ("-m", "not gpu")), (2, ("--budget", "document", "--device", "cpu"))],
+    [(3, ("--budget", "ci")), (2, ("--budget", "document", "--device", "cpu"))],
 )
 def test_the_verdict_of_the_other_budget_is_not_accepted(
     project: Trained, wanted: int, options: tuple[str, ...]
@@ -586,12 +643,12 @@ def test_the_verdict_of_the_other_budget_is_not_accepted(
 
 
 def test_a_claim_of_the_document_budget_counts_as_not_run(project: Trained) -> None:
-    result = project.of_claims().run("-m", "not gpu")
+    result = project.of_claims().run("--budget", "ci")
     assert result.ret == 0
     text = output(result)
     assert "never collected" not in text
     assert "1 x awaits the document's budget" in text
-    assert re.search(r"2-average +3 +\. +\. +1 ", text)
+    assert re.search(r"2-average +3 +\. +\. +\. +1 ", text)
 
 
 def test_a_verdict_at_a_budget_that_no_run_has_is_named(project: Trained) -> None:
@@ -616,6 +673,9 @@ def test_a_claim_that_the_small_budget_cannot_decide_is_not_run_at_it(project: T
         '@claim("plain")\ndef test_plain(check):\n    check(1, exact(1))\n'
     )  # fmt: skip
     result = project.run("-m", "not gpu")
+    result.assert_outcomes(passed=1, skipped=1, deselected=1)
+    assert "1 x the record has no such run" in output(result)
+    result = project.run("--budget", "ci")
     result.assert_outcomes(passed=1, deselected=2)
     assert result.ret == 0
     assert "1 x awaits hours" in output(result)
@@ -640,6 +700,7 @@ from claims.instruments.text.corpus import Corpus
 HERE = Path(__file__).parent
 paths.LEDGER = HERE / "fixtures" / "ledger.yaml"
 paths.EXPECTED = HERE / "fixtures" / "expected"
+paths.EVIDENCE = HERE / "fixtures" / "evidence"
 paths.CLAIMS = HERE / "claims"
 Corpus.shakespeare = True
 """
@@ -676,5 +737,5 @@ def test_p(runs, check):
     project.cache.rename(project.folder / "elsewhere")
     assert in_processes(project, "-n", "2") == pooled
     assert project.trainings == 8
-    assert len(pooled) == 4
+    assert len(pooled) == 6  # two of them from the record, which is empty
     assert isinstance(pooled["claims/test_02_average.py::test_p[ci]"][1][0]["measured"], float)

@@ -34,7 +34,7 @@ def _short(d_head: int) -> RunSpec:
 
 
 def both(runs: dict[str, RunSpec]) -> dict[str, RunSpec]:
-    """Every run scaled, as it is given, and unscaled, under otherwise identical settings."""
+    """Every run twice, scaled and unscaled, with otherwise identical settings."""
     return {
         f"{label}, {'scaled' if scaled else 'unscaled'}": replace(
             run, model=replace(run.model, scaled=scaled)

@@ -1,4 +1,4 @@
-"""Ledger, tests and stored tables are complete both ways, or nothing runs."""
+"""Nothing runs unless ledger, tests and stored tables match, each entry with its test and back."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _item_faults(ledger: Ledger, item: pytest.Function) -> list[str]:
 
 
 def _budget_faults(entry: Entry, item: pytest.Item) -> list[str]:
-    """A verdict at a budget that no run has is never decided."""
+    """A verdict at the document's budget needs runs at that budget."""
     declared = runs_on(item)
     if entry.at_document is None or (declared is not None and "document" in declared.budgets):
         return []

@@ -1,4 +1,4 @@
-"""Known mistakes by the claims that they break: what a red run looks like.
+"""Which known mistake a failed run looks like, by the claims that the mistake breaks.
 
 `fixtures/implementations/mistakes.yaml` has each as a change to `transformer/` and a sentence;
 `fingerprints.csv` beside it has the claims that each breaks (`claims.studies.fingerprints` measures
@@ -22,7 +22,7 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Mistake:
-    """A line of a file of `transformer/` that stands there once, and what it is changed into."""
+    """A line that occurs once in a file of `transformer/`, and the mistake that replaces it."""
 
     name: str
     says: str
@@ -46,7 +46,11 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Likeness:
-    """How a red run is like a mistake: `broken` of its `of` claims that ran, and `others`."""
+    """How far a failed run agrees with a mistake.
+
+    broken    claims that both break, out of the `of` claims of the mistake that ran
+    others    claims that the run breaks and the mistake does not
+    """
 
     mistake: Mistake
     broken: int
@@ -85,7 +89,9 @@ def fingerprints(folder: Path) -> dict[str, set[str]]:
 
 
 def looks_like(failed: Collection[str], ran: Collection[str]) -> list[Likeness]:
-    """The known mistakes that break much the same claims, the likest first; none where many do.
+    """The known mistakes that break nearly the same claims, the most similar first.
+
+    Empty where more than three fit equally well.
 
     Args:
         failed: ids of the claims that turned out otherwise than the ledger says.

@@ -32,7 +32,7 @@ def check(request: pytest.FixtureRequest) -> Check:
 
 @pytest.fixture
 def expected(request: pytest.FixtureRequest) -> Expected:
-    """What the ledger expects of this claim; of values that differ by budget, this budget's."""
+    """The values that the ledger expects of this claim, at the budget that is run."""
     return _require_entry(request).expected.at(budget_of(request.node))
 
 
@@ -62,7 +62,7 @@ def table(request: pytest.FixtureRequest) -> tables.Table:
 
 @pytest.fixture(scope="session")
 def cuda() -> torch.device:
-    """The GPU; without a usable one the claim is not run, with the reason."""
+    """The GPU. Without a usable one the claim is not run, and the report says why."""
     if fault := machine.gpu_fault():
         pytest.skip(f"needs a CUDA GPU: {fault}")
     return torch.device("cuda")

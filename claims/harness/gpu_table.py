@@ -1,7 +1,7 @@
 """`--gpu-table FILE.csv`: what the GPU claims measured, as a table to carry back and commit.
 
-A GPU is often at hand for minutes, on a machine that is gone afterwards. One row per comparison,
-and beside the table the facts that it depends on, as beside a stored table.
+A GPU is often available for minutes only, on a machine that is given back. The table has one row
+per comparison; a file beside it holds the facts that the values depend on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class GpuTable:
         """`source` is the digest of the implementation, for where no commit is known."""
         self._path = path.absolute()
         self._results = results
-        # Read now: a GPU that a claim has broken answers nothing afterwards.
+        # Read now: after a claim has crashed the GPU, it cannot be asked any more.
         self._facts = {
             "torch": torch.__version__,
             "python": platform.python_version(),
@@ -55,7 +55,7 @@ class GpuTable:
             "gpu_claims_run": f"{run} of {wanted}",
             "seconds": round(sum(outcome.seconds for outcome in outcomes), 1),
         }
-        # The facts first: a table without them would be worth nothing.
+        # The facts first: a table must never exist without them.
         write_whole(provenance_path(self._path), json.dumps(facts, indent=2) + "\n")
         write_whole(self._path, as_csv(outcomes))
 

@@ -38,7 +38,7 @@ class Expected(Mapping[str, Any]):
         return self._values[key]
 
     def at(self, budget: str | None) -> Expected:
-        """The values at a budget: one that the ledger gives by budget is that budget's."""
+        """The values at a budget: where the ledger lists a value by budget, this budget's."""
         if budget is None:
             return self
         chosen = {
@@ -78,7 +78,7 @@ class Entry:
 
     @property
     def has_test(self) -> bool:
-        """History is listed and never tested; a claim that awaits an instrument has no test yet."""
+        """Whether a test decides it: history has none, nor has a claim that awaits something."""
         return self.verdict not in ("background", "not run") or self.at_document is not None
 
     @property
@@ -141,7 +141,7 @@ class Ledger:
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML keeps the last of two equal keys without a word; here that is an error."""
+    """Two equal keys are an error, where YAML silently keeps the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]

@@ -1,4 +1,4 @@
-"""What the machine is: the report's header, and whether its GPU can be used."""
+"""The machine: the facts in the report's header, and whether its GPU can be used."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def description() -> dict[str, str]:
 
 
 def gpu() -> dict[str, str]:
-    """The facts of the GPU and of what drives it, where there is a usable one."""
+    """The facts of a usable GPU and of its driver."""
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     return {
         "gpu": properties.name,

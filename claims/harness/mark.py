@@ -20,7 +20,7 @@ def claim_id(item: pytest.Item) -> str | None:
     """The id that a collected test is marked with; None for a test that is no claim.
 
     Raises:
-        pytest.UsageError: the mark stands there without its one id.
+        pytest.UsageError: the mark has no id, or more than one.
     """
     marks = list(item.iter_markers("claim"))
     if not marks:

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Generic, TypeVar, overload
+from statistics import fmean, stdev
+from typing import Generic, NamedTuple, TypeVar, overload
 
 T = TypeVar("T")
 U = TypeVar("U")
+FEWEST = 3  # seeds of which a mean is shown
+
+
+class Spread(NamedTuple):
+    """How values lie over n seeds; None where the seeds are too few to tell."""
+
+    mean: float | None
+    sd: float | None
+    n: int
 
 
 class PerSeed(Sequence[T], Generic[T]):
@@ -35,6 +45,13 @@ class PerSeed(Sequence[T], Generic[T]):
         """The seeds whose value satisfies `holds`."""
         kept = [(s, v) for s, v in zip(self.seeds, self._values, strict=True) if holds(v)]
         return PerSeed([seed for seed, _ in kept], [value for _, value in kept], self.source)
+
+    @property
+    def spread(self: PerSeed[float]) -> Spread:
+        """Mean, standard deviation and number of seeds."""
+        n = len(self)
+        enough = n >= FEWEST
+        return Spread(fmean(self) if enough else None, stdev(self) if enough else None, n)
 
     def __sub__(self: PerSeed[float], other: PerSeed[float]) -> PerSeed[float]:
         values = (a - b for a, b in _pairs(self, other))

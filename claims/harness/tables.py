@@ -39,16 +39,22 @@ class Table:
         self._seeds = list(seeds)
 
     def __call__(
-        self, columns: Columns, decimals: Mapping[str, int], seeds: Sequence[int] | None = None
+        self,
+        columns: Columns,
+        decimals: Mapping[str, int],
+        seeds: Sequence[int] | None = None,
+        source: str = "",
     ) -> None:
         """Compare `columns` with the stored table.
 
         Args:
-            columns: name -> equally long sequences of text, integers or floats.
+            columns: name -> equally long sequences of text, integers or floats. None in a column of
+                floats is an empty cell.
             decimals: for every float column, the decimals that are stored. A value may be one unit
                 of the last one off: half a unit is the stored rounding, half is for the rounding
                 of other machines' kernels.
             seeds: those behind the values, where they are not the base seed.
+            source: where the values are from, where they were not measured in this session.
 
         Raises:
             BrokenClaim: the table holds NaN, lacks a file or decimals.
@@ -72,18 +78,24 @@ class Table:
             fullpath=self.path,
         )
         if regenerate:
-            self._write_provenance(self._seeds if seeds is None else list(seeds))
+            self._write_provenance(self._seeds if seeds is None else list(seeds), source)
             pytest.fail(
                 f"wrote {_shown(self.path)}: read it, commit it, run again without --regen-all"
             )
 
-    def _write_provenance(self, seeds: list[int]) -> None:
+    def _write_provenance(self, seeds: list[int], source: str) -> None:
         facts = provenance(seeds, f"pytest {_test_id(self._request)} --regen-all")
+        if source:
+            facts["source"] = source
         write_whole(provenance_path(self.path), json.dumps(facts, indent=2) + "\n")
 
 
 def _frame(columns: Columns, decimals: Mapping[str, int]) -> pd.DataFrame:
-    floats = {name for name, values in columns.items() if any(isinstance(v, float) for v in values)}
+    floats = {
+        name
+        for name, values in columns.items()
+        if any(isinstance(value, float) for value in values) or set(values) == {None}
+    }
     if floats != set(decimals):
         raise BrokenClaim(
             f"decimals must name the float columns {sorted(floats)}; they name {sorted(decimals)}"
@@ -92,15 +104,16 @@ def _frame(columns: Columns, decimals: Mapping[str, int]) -> pd.DataFrame:
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
         raise BrokenClaim(f"the columns must be equally long and not empty: {lengths}")
     for name in floats:
-        if not all(math.isfinite(value) for value in columns[name]):
+        if not all(value is None or math.isfinite(value) for value in columns[name]):
             raise BrokenClaim(f"column '{name}' holds NaN or infinity: {list(columns[name])}")
-    return pd.DataFrame({name: list(values) for name, values in columns.items()})
+    # As objects: pandas would make NaN of an empty cell.
+    return pd.DataFrame({name: list(values) for name, values in columns.items()}, dtype=object)
 
 
 def _write(frame: pd.DataFrame, decimals: Mapping[str, int], path: Path) -> None:
     shown = frame.copy()
     for name, places in decimals.items():
-        shown[name] = [f"{value:.{places}f}" for value in frame[name]]
+        shown[name] = ["" if value is None else f"{value:.{places}f}" for value in frame[name]]
     write_whole(path, shown.to_csv(index=False, lineterminator="\n"))
 
 
@@ -116,7 +129,7 @@ def _compare(obtained_file: Path, stored_file: Path, decimals: Mapping[str, int]
     faults = []
     for name in obtained.columns:
         for row, (new, old) in enumerate(zip(obtained[name], stored[name], strict=True)):
-            if name in decimals:
+            if name in decimals and new and old:
                 # Both sides are rounded: in units of the last decimal they are whole numbers.
                 unit = 10.0 ** -decimals[name]
                 try:
@@ -129,7 +142,10 @@ def _compare(obtained_file: Path, stored_file: Path, decimals: Mapping[str, int]
             else:
                 differs = new != old
             if differs:
-                faults.append(f"{name}, row {row}: {new} against stored {old}")
+                faults.append(
+                    f"{name}, row {row} ({obtained.iloc[row, 0]}): "
+                    f"{new or 'nothing'} against stored {old or 'nothing'}"
+                )
     if faults:
         raise Refuted(f"{_shown(stored_file)} differs:\n" + "\n".join(f"  {f}" for f in faults))
 

@@ -77,7 +77,8 @@ def probe(implementation: Implementation, spec: RunSpec) -> dict[str, float]:
     tokens = (torch.arange(2 * (length + 1)) * 7919 % vocabulary).view(2, length + 1)
     loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
     parameters = list(model.parameters())
-    gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    gradients = torch.autograd.grad(loss, trained, allow_unused=True)
     squares = sum(float(g.double().square().sum()) for g in gradients if g is not None)
     return {
         "weights": sum(float(p.detach().double().abs().sum()) for p in parameters),
@@ -130,8 +131,8 @@ def merge(runs: Iterable[tuple[str, Evidence]], folder: Path) -> Merged:
     """Add runs, each with a name for people, to a folder of the record.
 
     By content: a run that the folder has is left as it is, also where the other copy was made on
-    another day. A run of the same specification with another result is a conflict, which is told
-    and never overwrites.
+    another day; measurements that it lacks are added. A run of the same specification with another
+    result is a conflict, which is told and never overwrites.
     """
     there = {}
     for path in sorted(folder.glob("*.json")):
@@ -140,16 +141,18 @@ def merge(runs: Iterable[tuple[str, Evidence]], folder: Path) -> Merged:
     merged = Merged()
     for name, evidence in runs:
         digest = evidence.spec.digest()
-        if digest not in there:
-            path = folder / file_name(evidence, name)
+        path, kept = there.get(digest, (folder / file_name(evidence, name), None))
+        if kept is None:
+            merged.new += 1
+        elif not _same(kept, evidence):
+            merged.conflicts.append(f"{name}: {path.name} has another result, and is kept")
+            continue
+        else:
+            merged.known += 1
+            evidence = replace(kept, measured={**evidence.measured, **kept.measured})
+        if evidence != kept:
             write_whole(path, json.dumps(evidence.to_json(), indent=1) + "\n")
             there[digest] = path, evidence
-            merged.new += 1
-        elif _same(there[digest][1], evidence):
-            merged.known += 1
-        else:
-            path = there[digest][0]
-            merged.conflicts.append(f"{name}: {path.name} has another result, and is kept")
     return merged
 
 
@@ -180,16 +183,26 @@ class Record:
 
     def find(self, spec: RunSpec) -> Evidence | str:
         """The run of that specification, or why the record has none."""
-        # The record is of Tiny Shakespeare, whatever text this session has.
+        evidence = self._kept(spec)
+        if isinstance(evidence, str):
+            return evidence
         digest = spec.on("").digest()
-        evidence = self._runs.get(digest)
+        if digest not in self._refused:
+            self._refused[digest] = self._fault(evidence)
+        return self._refused[digest] or evidence
+
+    def has(self, spec: RunSpec) -> bool:
+        """Whether the run is there with its evaluations, of whatever implementation."""
+        return not isinstance(self._kept(spec), str)
+
+    def _kept(self, spec: RunSpec) -> Evidence | str:
+        # The record is of Tiny Shakespeare, whatever text this session has.
+        evidence = self._runs.get(spec.on("").digest())
         if evidence is None:
             return "the record has no such run"
         if any(evaluation not in evidence.spec.evaluations for evaluation in spec.evaluations):
             return "the record has the run without all of its evaluations"
-        if digest not in self._refused:
-            self._refused[digest] = self._fault(evidence)
-        return self._refused[digest] or evidence
+        return evidence
 
     def _fault(self, evidence: Evidence) -> str:
         now = probe(self._implementation, evidence.spec)

@@ -36,7 +36,10 @@ REPORT_EVERY = 0.5  # seconds
 
 
 def build(implementation: Implementation, spec: RunSpec) -> Any:
-    """The untrained model of a run. The global generator is left as it was."""
+    """The untrained model of a run. The global generator is left as it was.
+
+    Raises ValueError where the model lacks a parameter that the run holds fixed.
+    """
     with torch.random.fork_rng(devices=[]):
         # Of the CPU alone: torch.manual_seed would seed the GPU's generators as well.
         torch.default_generator.manual_seed(seed_of("model", spec.seed))
@@ -44,6 +47,12 @@ def build(implementation: Implementation, spec: RunSpec) -> Any:
         if not spec.causal:
             for block in model.blocks:
                 block.mixer = _without_mask(implementation, spec.model)
+    for suffix in spec.fixed:
+        held = [p for name, p in model.named_parameters() if name.endswith(suffix)]
+        if not held:
+            raise ValueError(f"the model has no parameter '{suffix}' to hold fixed")
+        for parameter in held:
+            parameter.requires_grad_(False)
     return model
 
 
@@ -57,9 +66,10 @@ def _without_mask(implementation: Implementation, model: ModelSettings) -> Any:
 
 
 def optimiser_of(model: nn.Module, spec: RunSpec) -> torch.optim.AdamW:
-    """AdamW over every parameter, each once, a tied one too; all with the same weight decay."""
+    """AdamW over every parameter that is trained, each once, all with the same weight decay."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return torch.optim.AdamW(
-        model.parameters(), spec.learning_rate, weight_decay=spec.weight_decay, fused=True
+        trained, spec.learning_rate, weight_decay=spec.weight_decay, fused=True
     )
 
 

@@ -1,4 +1,4 @@
-"""Many runs: what the store has is taken, the rest is done on all cores, each run once."""
+"""Many runs: the store's are taken from it, the others are trained on all cores, each once."""
 
 from __future__ import annotations
 
@@ -86,14 +86,15 @@ def name_of(spec: RunSpec) -> str:
     words += [m.positions] if m.positions != "none" else []
     words += [] if m.scaled else ["unscaled"]
     words += [] if spec.causal else ["no mask"]
+    words += [f"fixed {', '.join(spec.fixed)}"] if spec.fixed else []
     words += [f"warmup {spec.warmup}"] if spec.warmup else []
     return f"{', '.join(words)}, seed {spec.seed}"
 
 
 @dataclass
 class Done:
-    """What became of runs: outcomes by digest; what the store could not take, by digest; and what
-    went wrong with the store, in sentences.
+    """The outcomes of runs, by digest; the results that could not be stored, by digest; and every
+    fault of the store, in a sentence.
     """
 
     outcomes: dict[str, Outcome] = field(default_factory=dict)
@@ -154,7 +155,7 @@ def _pooled(
                         into.unstored[spec.digest()] = (kept[0], load(kept[1]))
                     report(spec, spec.steps, None)
         except BaseException:
-            # Of the pool's own: without this, Ctrl-C would wait for the runs that are going on.
+            # Ctrl-C must not wait for the runs in progress; the pool has no public way to end them.
             for process in list((pool._processes or {}).values()):
                 process.terminate()
             pool.shutdown(cancel_futures=True)
@@ -165,7 +166,7 @@ def _pooled(
 def do_here(
     specs: Sequence[RunSpec], place: Place, ids: Tensor | None
 ) -> Done:
-    """The same in this process, one after another, leaving to other processes what they are at."""
+    """The same in this process, one after another; a run of another process is left to it."""
     store = place.store()
     implementation = Implementation(place.package)
     outcomes: dict[str, Outcome] = {}
@@ -199,7 +200,7 @@ def _begin(place: Place, ids: Any, messages: Any) -> None:
 
 
 def _end_with_parent() -> None:
-    """No run goes on unseen when the process that wants it was killed."""
+    """End when the parent process ends: no run continues after its session was killed."""
     if (parent := parent_process()) is not None:
         parent.join()
         os._exit(1)

@@ -1,4 +1,4 @@
-"""What is shown while runs are done: bars on a terminal, two lines elsewhere."""
+"""The progress of training: bars on a terminal, a line at the end elsewhere."""
 
 from __future__ import annotations
 

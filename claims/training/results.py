@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
@@ -29,6 +30,9 @@ class Source(Protocol):
     def result(self, spec: RunSpec) -> RunResult: ...
 
     def measured(self, spec: RunSpec, measurement: Measurement[T]) -> T: ...
+
+    def has(self, spec: RunSpec) -> bool:
+        """False for a run that has never been made; one that failed is there."""
 
     def words(self, spec: RunSpec) -> str:
         """Where the result is from, for the report; empty for a run of this session."""
@@ -65,6 +69,9 @@ class Gathered:
             self.store.keep_measured(spec, kept)
         return measurement.from_json(kept[measurement.name])
 
+    def has(self, spec: RunSpec) -> bool:
+        return True
+
     def words(self, spec: RunSpec) -> str:
         return ""
 
@@ -88,6 +95,9 @@ class Recorded:
             raise Missing(f"the record has not measured {measurement.name}")
         return measurement.from_json(measured[measurement.name])
 
+    def has(self, spec: RunSpec) -> bool:
+        return self.record.has(spec)
+
     def words(self, spec: RunSpec) -> str:
         return self._find(spec).source
 
@@ -109,12 +119,20 @@ class Runs:
         self._experiment, self._labels = experiment, labels
         self._first, self._corpus = first, corpus
         self._source = source
+        self._made_alone = False
+
+    def made(self) -> Runs:
+        """The same, of the seeds alone whose runs have been made; a label may have none."""
+        made = copy(self)
+        made._made_alone = True
+        return made
 
     def specs(self, label: str) -> list[RunSpec]:
         """The specifications of one label, by seed."""
         if label not in self._labels:
             raise ValueError(f"the claim declares {', '.join(self._labels)}; it asks for '{label}'")
-        return [spec.on(self._corpus) for spec in self._experiment.of(label, self._first)]
+        specs = [spec.on(self._corpus) for spec in self._experiment.of(label, self._first)]
+        return [spec for spec in specs if not self._made_alone or self._source.has(spec)]
 
     def results(self, label: str) -> PerSeed[RunResult]:
         """The results of one label, by seed. Raises RunFailed, Missing."""
@@ -141,5 +159,7 @@ class Runs:
 
     def _per_seed(self, label: str, values: Iterable[T]) -> PerSeed[T]:
         listed = list(values)
-        sources = dict.fromkeys(self._source.words(spec) for spec in self.specs(label))
-        return PerSeed(self.seeds, listed, source="; ".join(filter(None, sources)))
+        specs = self.specs(label)
+        sources = dict.fromkeys(map(self._source.words, specs))
+        seeds = [spec.seed for spec in specs]
+        return PerSeed(seeds, listed, source="; ".join(filter(None, sources)))

@@ -63,9 +63,9 @@ class Schemas:
 
 @dataclass(frozen=True)
 class Repeats:
-    """A row of random tokens out of `vocabulary`, again and again, `length` tokens in all.
+    """A row of random tokens out of `vocabulary`, repeated until there are `length` tokens.
 
-    How long the row is, is drawn for each sequence, from `shortest` to `longest`.
+    The length of the row is drawn for each sequence, from `shortest` to `longest`.
     """
 
     vocabulary: int
@@ -108,6 +108,7 @@ class RunSpec:
     warmup          steps over which the learning rate rises linearly, constant afterwards
     weight_decay    AdamW's, on every parameter, as PyTorch has it by default
     causal          False lets every query see every key, in every block
+    fixed           parameters that are not trained: every one whose name ends with one of these
     precision       "bfloat16" computes matrix products in bfloat16 (autocast); the weights, the
                     optimiser and every evaluation are float32. "fastest" leaves it to the machine,
                     for runs whose results agree in both; the result says which it was
@@ -125,6 +126,7 @@ class RunSpec:
     warmup: int = 0
     weight_decay: float = 0.01
     causal: bool = True
+    fixed: tuple[str, ...] = ()
     precision: str = "float32"
     record: tuple[str, ...] = ()
     record_every: int = 100
@@ -166,7 +168,9 @@ class RunSpec:
         data = {"kind": type(self.data).__name__.lower(), **asdict(self.data)}
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "evaluations"}
         values |= {"model": asdict(self.model), "data": data, "record": list(self.record)}
-        return values
+        # Left out where it is empty, so that runs stored before there was such a field are found.
+        fixed = list(values.pop("fixed"))
+        return {**values, "fixed": fixed} if fixed else values
 
     def digest(self) -> str:
         """sha256 of what the weights depend on."""
@@ -184,6 +188,7 @@ class RunSpec:
             model=ModelSettings(**given.pop("model")),
             data=_DATA[data.pop("kind")](**data),
             record=tuple(given.pop("record")),
+            fixed=tuple(given.pop("fixed", ())),
             evaluations=tuple(Evaluation(**e) for e in given.pop("evaluations")),
             **given,
         )
@@ -195,7 +200,7 @@ class HeadScores:
 
     std        of the scores that enter the softmax, over causal entries
     entropy    mean over rows, in nats
-    hard       the share of rows with more than 0.99 of their weight on one key
+    saturated  the share of rows with more than 0.99 of their weight on one key
     """
 
     std: float
@@ -205,8 +210,8 @@ class HeadScores:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What was seen before step `step`: `loss` is the mean over the steps since the last snapshot,
-    None at the first one.
+    """A record taken before step `step`. `loss` is the mean over the steps since the last snapshot;
+    the first snapshot has none.
     """
 
     step: int

@@ -1,4 +1,4 @@
-"""The run store: what was trained once is not trained again.
+"""The run store: no run is trained twice.
 
 An entry is found by its content: the specification, the source of the implementation, the torch
 version and the device. Its files are sealed, so that a kill at any moment leaves an older file or
@@ -38,7 +38,7 @@ Weights = dict[str, Tensor]
 
 
 class RunStoreWarning(UserWarning):
-    """A run could not be kept, or was kept and is damaged: it costs time, no result."""
+    """A run could not be kept, or is damaged in the store: it is trained again, and nothing is lost."""
 
 
 class Busy(Exception):
@@ -80,7 +80,7 @@ class RunStore:
         if (kept := self._kept.get(self.key(spec))) is not None:
             return kept[0]
         body = self._read(self.entry(spec) / RESULT)
-        # Weights that are damaged are to be found now, not by the claim that asks for the model.
+        # Damaged weights are noticed now, not by the claim that asks for the model.
         if body is None or self._read(self.entry(spec) / WEIGHTS) is None:
             return None
         return RunResult.from_json(json.loads(body)["result"])
@@ -125,7 +125,7 @@ class RunStore:
             "finished": datetime.now(UTC).isoformat("T", "seconds"),
         }
         entry = self.entry(spec)
-        # The result is written last: where it stands, the weights do.
+        # The result is written last: a run with a result has its weights.
         stored = self._write(entry / WEIGHTS, dump(weights)) and self._write(
             entry / RESULT, json.dumps(facts, indent=1).encode()
         )
@@ -154,7 +154,7 @@ class RunStore:
 
     @contextmanager
     def lock(self, spec: RunSpec, wait: bool = True) -> Iterator[None]:
-        """One process at a time; the system lets go of it when the process ends, however it does.
+        """Only one process at a time is at a run. The system frees the lock when that process ends.
 
         Raises:
             Busy: another process has it, and `wait` is False.
@@ -257,7 +257,7 @@ def remove(folder: Path, key: str) -> None:
             with suppress(FileNotFoundError):  # another process removed it meanwhile
                 (folder / key).rename(gone)
                 shutil.rmtree(gone)
-            # While it is held: whoever waits for it sees that the file is gone, and makes another.
+            # Removed while it is held: a process that waits for it then makes a new one.
             path.unlink(missing_ok=True)
     except Timeout:
         raise Busy(key) from None

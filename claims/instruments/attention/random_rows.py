@@ -5,13 +5,15 @@ A row is one query with its scores for `n_keys` keys.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from scipy.linalg import hadamard
 from torch import Tensor
 
-from claims.instruments.attention.scores import Attention, weights_of
+from claims.harness.seeds import recipe
+from claims.instruments.attention.scores import Attention, scores_of, weights_of
 
 ROWS, KEYS = 2048, 64
 
@@ -36,6 +38,39 @@ def draw_rows(
     """Independent rows of KEYS scores, as `attention` weights them with scale 1 and 1/sqrt(d_k)."""
     q, k = independent_rows(d_k, n_rows, KEYS, generator)
     return Rows(*(weights_of(attention, q, k, scale).flatten(0, 1) for scale in (1.0, None)))
+
+
+def rows_of_seed_0(attention: Attention, d_k: int) -> Rows:
+    """The rows behind printed digits and stored tables: each width starts from seed 0."""
+    return draw_rows(attention, d_k, torch.Generator().manual_seed(0))
+
+
+def spread_of_pairs(
+    attention: Attention, widths: Sequence[int], pairs: int
+) -> dict[int, tuple[float, float]]:
+    """Width -> variance and standard deviation of q.k over that many normal pairs.
+
+    By the recipe of the chapter's table: seed 0, q and k in turn for each width.
+    """
+    found = {}
+    with recipe(0):
+        for d in widths:
+            scores = _scores_of_pairs(attention, torch.randn(pairs, d), torch.randn(pairs, d))
+            found[d] = float(scores.var()), float(scores.std())
+    return found
+
+
+def _scores_of_pairs(attention: Attention, q: Tensor, k: Tensor) -> Tensor:
+    """q.k of n pairs, (n, d) and (n, d) -> (n,): the diagonals of blocks of 20 queries and keys.
+
+    400 scores at a time fit into the processor's cache.
+    """
+    d = q.shape[-1]
+    scores = [
+        scores_of(attention, a.double(), b.double(), scale=1.0)
+        for a, b in zip(q.view(-1, 20, 20, d), k.view(-1, 20, 20, d), strict=True)
+    ]
+    return torch.stack(scores).diagonal(dim1=-2, dim2=-1).flatten()
 
 
 def independent_rows(
