@@ -40,6 +40,30 @@ def test_a_recurrent_summary_has_one_size_whatever_the_length(check: Check, T: i
     check(cell.states(torch.zeros(8), torch.ones(T, 3))[-1].shape, exact(torch.Size([8])))
 
 
+@claim("architecture-answers-all-three")
+def test_the_architecture_answers_all_three_failures(
+    implementation: Implementation, check: Check, rng: Draws
+) -> None:
+    """A recurrence fails in three ways, and the architecture of the chapter answers all three.
+
+    From token 5 to token T of a head, the shortest path of operations is as short at T = 500 as at
+    T = 10; so is the longest chain, which is what cannot run in parallel. No single vector holds
+    the source: n queries copy any n of m states, at any two lengths, also where m exceeds d.
+    """
+    d = 16
+    head = rng.build(lambda: implementation.Head(d, d, 500))
+    tokens = [torch.ones(d, requires_grad=True) for _ in range(500)]
+    outputs = [head(torch.stack(tokens[:T])[None])[0, T - 1] for T in (10, 50, 500)]
+    paths = [operations_between(output, tokens[5 - 1]) for output in outputs]
+    chains = [operations_in_a_row(output) for output in outputs]
+    check([paths, chains], exact([paths[:1] * 3, chains[:1] * 3]), unit="operations")
+    for n, m in ((1, 400), (40, 7), (60, 400)):
+        states = rng.normal(m, d, salt=f"{n}, {m}")
+        keys, chosen = F.normalize(states), rng.integers(0, m, n, salt=f"of {m}, {n}")
+        copied = implementation.attention(1e6 * keys[chosen], keys, states, scale=1.0)
+        check(copied, exact(states[chosen], "the other scores are lower by more than 104"))
+
+
 @claim("bptt-product-of-jacobians")
 def test_backpropagation_through_t_steps_multiplies_t_jacobians(check: Check, rng: Draws) -> None:
     """Backpropagation through T steps multiplies T Jacobians.
@@ -130,20 +154,24 @@ def test_the_decoder_takes_a_weighted_sum_of_all_encoder_states(
 ) -> None:
     """The repair of 2014: a weighted sum of all encoder states, with weights it computes itself.
 
-    One decoder query over 20 encoder states in float32, against the sum in float64. The plain
-    float32 sum rounds as often as the function does, in another order: twice its error is allowed.
+    Three decoder queries over 20 encoder states; then a sequence's 20 tokens over themselves. Each
+    output is the sum, in float64, within twice the error of the plain float32 sum. Every state has
+    a part in it, and every query has weights of its own.
     """
-    query, states = rng.normal(1, 64, salt="query"), rng.normal(20, 64, salt="states")
-    reference, plain = _weighted_sum(query.double(), states.double()), _weighted_sum(query, states)
-    allowed = rounding(reference, plain, k=2, because="as many roundings, in another order")
-    check(implementation.attention(query, states, states), allowed)
+    decoder, states = rng.normal(3, 64, salt="queries"), rng.normal(20, 64, salt="states")
+    because = "as many roundings, in another order"
+    for queries in (decoder, states):
+        sums, weights = implementation.attention(queries, states, states, return_weights=True)
+        reference = _weighted_sums(queries.double(), states.double())
+        check(sums, rounding(reference, _weighted_sums(queries, states), k=2, because=because))
+        check(weights, within(0, 1, "a part of each state", strict=True))
+        check(len(weights.unique(dim=0)), exact(len(queries)), unit="different rows of weights")
 
 
-def _weighted_sum(query: Tensor, states: Tensor) -> Tensor:
-    """sum_i w_i h_i, (1, d), with w = softmax(q . h_i / sqrt(d)); query (1, d), states (n, d)."""
-    scores = (states * query).sum(1) / math.sqrt(states.shape[1])
-    weights = scores.exp() / scores.exp().sum()
-    return (weights[:, None] * states).sum(0, keepdim=True)
+def _weighted_sums(queries: Tensor, states: Tensor) -> Tensor:
+    """For each query sum_i w_i h_i, (n, d), with w = softmax(q . h_i / sqrt(d))."""
+    weights = (queries @ states.T / math.sqrt(states.shape[1])).exp()
+    return (weights / weights.sum(1, keepdim=True)) @ states
 
 
 @claim("recurrence-is-sequential")

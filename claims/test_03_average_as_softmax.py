@@ -8,6 +8,11 @@ valid weights.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import torch
 from hypothesis import given, settings
@@ -27,7 +32,6 @@ from claims.harness import (
     seed_mean_within,
     trains,
     ulps,
-    within,
 )
 from claims.harness.implementation import Implementation
 from claims.harness.strategies import lengths, tensors
@@ -41,6 +45,11 @@ FEW = settings(max_examples=30)  # each example is a whole matrix of cases
 
 # Multiples of 2^-20: divided by a number of tokens, none of them becomes subnormal.
 windows = tensors(lengths(), 3).map(lambda x: (x * 2**20).round() / 2**20)
+
+
+bits = numpy_strategies.arrays(np.float32, (6, 3), elements=st.sampled_from([0.0, 1.0])).map(
+    torch.from_numpy
+)
 
 
 @st.composite
@@ -133,14 +142,16 @@ def test_loop_and_matmul_differ_by_rounding_as_printed(
 ) -> None:
     """Loop and matrix product differ by at most 5.96e-08.
 
-    T, d and the seed are not printed; a window of 8 by 8 with seed 0 gives this number here, as do
-    many others. The bound is checked, for the printed number and for ours.
+    T, d and the seed are not printed. Windows of 8 by 8 with the seeds 0 to 99 give few different
+    numbers, and the printed one, to its last digit, is one of the two that come most often. Each is
+    rounding, of at most t in row t of the loop and t + 1 of the product.
     """
-    T, x, m = _printed_window()
-    because = "T roundings in the loop, T + 1 in the product"
-    check(expected["printed"], within(0, (2 * T + 1) * 2**-24 * float(m.max()), "(2 T + 1) u m"))
-    product = implementation.average_by_matrix(x).double()
-    check(implementation.average_loop(x), ulps(product, 2 * T + 1, because, scale=m))
+    x = _windows()
+    loop = _means(implementation.average_loop, x)
+    product = _means(implementation.average_by_matrix, x)
+    check(loop, _rounded(product, x))
+    often = dict(Counter(_largest(loop - product)).most_common(2))
+    check(expected["printed"] in often, exact(True), facts={"of 100 windows": often})
 
 
 @claim("loop-vs-softmax-value")
@@ -149,23 +160,48 @@ def test_loop_and_softmax_differ_as_loop_and_matmul_do(
 ) -> None:
     """Loop and softmax differ by at most 5.96e-08, the same as for the matrix product.
 
-    The same to the bit, since the softmax is the matrix; and within the bound that holds for both.
+    As for the product; and in each of the 100 windows the difference is the same to the bit.
     """
-    T, x, m = _printed_window()
-    loop, soft = implementation.average_loop(x), implementation.average_by_softmax(x)
-    by_matrix = (loop - implementation.average_by_matrix(x)).abs().max()
-    because = "T roundings in the loop, T + 1 in the product"
-    check(expected["printed"], within(0, (2 * T + 1) * 2**-24 * float(m.max()), "(2 T + 1) u m"))
-    check((loop - soft).abs().max(), exact(by_matrix, because="both matrices have the same bits"))
-    check(loop, ulps(soft.double(), 2 * T + 1, because, scale=m))
+    x = _windows()
+    loop, product, soft = (
+        _means(average, x)
+        for average in (
+            implementation.average_loop,
+            implementation.average_by_matrix,
+            implementation.average_by_softmax,
+        )
+    )
+    check(loop, _rounded(soft, x))
+    found = _largest(loop - soft)
+    check(found, exact(_largest(loop - product), because="both matrices have the same bits"))
+    often = dict(Counter(found).most_common(2))
+    check(expected["printed"] in often, exact(True), facts={"of 100 windows": often})
 
 
-def _printed_window() -> tuple[int, Tensor, Tensor]:
-    """A number of tokens T, a window (T, 8) and the running mean of its magnitudes in float64."""
-    T = 8
-    with recipe(0):
-        x = torch.randn(T, 8)
-    return T, x, x.double().abs().cumsum(0) / torch.arange(1, T + 1)[:, None]
+def _windows() -> Tensor:
+    """Windows of 8 by 8, (100, 8, 8), of the seeds 0 to 99."""
+    windows = []
+    for seed in range(100):
+        with recipe(seed):
+            windows.append(torch.randn(8, 8))
+    return torch.stack(windows)
+
+
+def _means(average: Callable[[Tensor], Tensor], windows: Tensor) -> Tensor:
+    return torch.stack([average(x) for x in windows])
+
+
+def _rounded(product: Tensor, x: Tensor) -> ulps:
+    """How far the loop may be from the product: a mean of t terms rounds each t or t + 1 times."""
+    t = torch.arange(1, x.shape[1] + 1)[:, None]
+    m = x.double().abs().cumsum(1) / t
+    because = "t roundings in the loop, t + 1 in the product"
+    return ulps(product.double(), 1, because, scale=(2 * t + 1) * m)
+
+
+def _largest(difference: Tensor) -> list[float]:
+    largest: list[float] = difference.abs().amax((1, 2)).tolist()
+    return largest
 
 
 @claim("averaging-matrix-printed")
@@ -202,16 +238,23 @@ def test_position_t_cannot_see_the_next_one(
 @claim("without-mask-answer-leaks")
 @trains(LEAK_RUNS, "with the mask", "without the mask")
 def test_without_the_mask_the_answer_leaks(
-    runs: Runs, check: Check, expected: Expected
+    implementation: Implementation, runs: Runs, check: Check, expected: Expected, rng: Draws
 ) -> None:
     """If position t could see t + 1, the answer would be inside the input.
 
-    One block is trained with its mask and without. Without it the held-out perplexity falls towards
-    1; with it, it stays far above.
+    Without its mask a layer's output depends on the next token, at every position; with it, at
+    none. One block is trained either way: without the mask the loss on held-out text is less than a
+    tenth of the loss with it, so that a model does find the answer there.
     """
-    without, masked = (runs.perplexities(f"{word} the mask") for word in ("without", "with"))
-    check(without, seed_mean_within(expected["without"], "near 1, which is certainty"))
-    check(masked, seed_mean_within(expected["with"], "far from 1"))
+    x = rng.normal(1, 7, 16, salt="x", dtype=DOUBLE)
+    for causal in (False, True):
+        layer = rng.build(partial(implementation.MultiHeadAttention, 16, 2, causal=causal))
+        next_token = influence(layer.double(), x).diagonal(1)
+        check(next_token != 0, exact(torch.full((6,), not causal)))
+    without, masked = (
+        runs.perplexities(f"{word} the mask").map(math.log) for word in ("without", "with")
+    )
+    check(without / masked, seed_mean_within(expected["band"], "nine tenths are known"))
 
 
 @claim("without-mask-next-token-is-copied")
@@ -344,17 +387,20 @@ def test_minus_1e9_masks_only_as_long_as_the_scores_are_small(
 
 @claim("uniform-iff-equal-scores")
 @FEW
-@given(c=st.floats(width=32, allow_nan=False, allow_infinity=False), T=lengths())
+@given(c=st.floats(width=32, allow_nan=False, allow_infinity=False), T=lengths(), scores=bits)
 def test_equal_scores_give_the_uniform_average(
-    implementation: Implementation, check: Check, c: float, T: int
+    implementation: Implementation, check: Check, c: float, T: int, scores: Tensor
 ) -> None:
     """The uniform average is what results when every allowed score is the same number.
 
-    Any float32 number as the score, under the causal mask, against the averaging matrix.
+    Any float32 number as the score, under the causal mask, against the averaging matrix. And no
+    other scores give it: of scores that are 0 or 1, those rows are uniform that have one number.
     """
     weights = weights_for(implementation, torch.full((T, T), c), implementation.causal_mask(T))
     A = implementation.averaging_matrix(T)
     check(weights, exact(A, because="c - c is 0, exp(0) is 1, and 1/t is rounded once"))
+    mixed = weights_for(implementation, scores)
+    check(mixed.amin(1) == mixed.amax(1), exact(scores.amin(1) == scores.amax(1)))
 
 
 @claim("any-scores-give-valid-weights")

@@ -12,9 +12,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from claims.harness import Check, Draws, Expected, claim, exact
+from claims.experiments.once import ONCE_RUNS
+from claims.harness import Check, Draws, Expected, claim, exact, seed_mean_within, trains
 from claims.harness.implementation import Implementation
 from claims.instruments.attention.dropout import EmbeddingSum, Weights
+from claims.training.results import Runs
+from claims.training.spec import RunResult
 
 
 def in_training(rng: Draws, module: nn.Module, x: Tensor) -> Tensor:
@@ -64,3 +67,20 @@ def test_dropout_appears_in_three_places(
         "embedding sum": on_embedding_sum(implementation, rng),
     }
     check(found, exact(dict.fromkeys(expected["places"], True)))
+
+
+@claim("seen-once-cannot-overfit")
+@trains(ONCE_RUNS, "one block")
+def test_a_model_that_sees_each_token_once_does_not_overfit(runs: Runs, check: Check) -> None:
+    """A model that sees each token once is in no position to overfit.
+
+    It does not become worse on what it has not seen: the loss of batches before they are learnt,
+    on average over the steps 200 to 300, minus that over the last hundred, in nats.
+    """
+
+    def gained(result: RunResult) -> float:
+        losses = [snapshot.loss or 0.0 for snapshot in result.snapshots[-2:]]
+        return losses[0] - losses[1]
+
+    gains = runs.results("one block").map(gained)
+    check(gains, seed_mean_within((0.0, 0.5), "nats: better to the end"))

@@ -12,8 +12,10 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from fractions import Fraction
-from statistics import fmean, median
+from functools import partial
+from statistics import fmean, median, stdev
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from claims.experiments.winograd import CATEGORIES, ORDER_BLIND, TEN_SEEDS, WINOGRAD
+from claims.experiments.winograd import AVERAGE, CATEGORIES, ORDER_BLIND, TEN_SEEDS, WINOGRAD
 from claims.experiments.winograd_map import WINOGRAD_STEPS
 from claims.harness import (
     Check,
@@ -32,6 +34,7 @@ from claims.harness import (
     digits,
     every_seed_within,
     exact,
+    printed_run,
     rounding,
     seed_mean_within,
     trains,
@@ -46,6 +49,7 @@ from claims.instruments.languages.schemas import (
     CATEGORY,
     CROSSED,
     CROSSER,
+    FIRST,
     POOL,
     SCORED,
     SECOND,
@@ -58,6 +62,8 @@ from claims.training.measurements import (
     ATTENTION,
     CIRCUIT,
     FIRST_NOUN_AHEAD,
+    FIRST_NOUN_READ,
+    ONE_PREFERENCE,
     SHARES,
     TIRED,
     WET,
@@ -67,7 +73,6 @@ from claims.training.measurements import (
 )
 from claims.training.results import Runs
 
-FIVE_POINTS = "five points either way: no settings are printed, and seeds differ by as much"
 OFF_THE_ADJECTIVE = [i for i in range(SCORED + 1) if i != ADJECTIVE]
 
 
@@ -115,27 +120,40 @@ def test_the_average_solves_the_category_version(
 ) -> None:
     """On the category version the uniform causal average names the right noun, 100.0 %.
 
-    Of twelve pairs held out, 96 sentences, the share whose greatest logit is the referent's.
+    Of twelve pairs held out, 96 sentences, the share whose greatest logit is the referent's: in
+    every seed.
     """
-    check(right(runs, "average"), _always_near(expected["value"]))
+    measured = right(runs, "average")
+    check(measured, digits([expected["value"]] * len(measured), 3))
+
+
+@claim("average-learns-the-category-version")
+@trains(CATEGORIES, "average, 1e-2")
+def test_the_average_learns_the_category_version(runs: Runs, check: Check) -> None:
+    """A trained bag of words, too, names the right noun nearly always on the category version."""
+    near = every_seed_within((0.9, 1.0), "nine of ten sentences or more")
+    check(right(runs, "average, 1e-2"), near)
 
 
 @claim("cheat-one-block-91.7")
-@trains(CATEGORIES, "one block")
+@trains(CATEGORIES, "one block", "one block, 300 steps")
 def test_one_block_on_the_category_version(runs: Runs, check: Check, expected: Expected) -> None:
     """On the category version one transformer block names the right noun, 91.7 %."""
-    check(right(runs, "one block"), _always_near(expected["value"]))
+    print_ = _one_run(expected["value"], 0.95)
+    check.under("300 small steps")(right(runs, "one block, 300 steps"), print_)
+    check.under("800 steps")(right(runs, "one block"), print_)
 
 
 @claim("bag-beats-transformer")
-@trains(CATEGORIES, "average", "one block")
+@trains(CATEGORIES, "average", "one block", "average, 1e-2", "one block, 1e-2")
 def test_the_bag_of_words_beats_the_transformer(runs: Runs, check: Check) -> None:
     """On the category version the bag of words beats the transformer.
 
     The average's accuracy minus one block's, seed by seed, on the same held-out pairs.
     """
-    average, block = (right(runs, label) for label in ("average", "one block"))
-    check(average - block, every_seed_within((0.001, 1.0), "ahead by a sentence"))
+    for name, rate in (("at 1e-2", ", 1e-2"), ("at 1e-3", "")):
+        average, block = (right(runs, f"{model}{rate}") for model in ("average", "one block"))
+        check.under(name)(average - block, seed_mean_within((0.0, 1.0), "ahead"))
 
 
 @claim("pool-16-nouns")
@@ -225,12 +243,13 @@ def test_the_reverse_of_every_held_out_pair_is_in_training(
 
 
 @claim("order-blind-answers-backwards")
-def test_the_order_blind_average_answers_backwards(check: Check, expected: Expected) -> None:
+@trains(ORDER_BLIND, "average")
+def test_the_order_blind_average_answers_backwards(runs: Runs, check: Check) -> None:
     """What knows which nouns are present, but not which came first, must answer backwards.
 
-    The document measured such a model: how often its average named the wrong noun.
+    The share of held-out sentences to which the uniform average answers with the wrong noun.
     """
-    check(expected["wrong_noun"], digits(1.0, 3))
+    check(_wrong(runs, "average"), every_seed_within((0.99, 1.0), "backwards: always wrong"))
 
 
 @claim("order-blind-memoriser-answers-backwards")
@@ -251,21 +270,37 @@ def test_the_average_gives_swapped_nouns_the_same_logits(
 ) -> None:
     """The average can't tell who crosses: (a, b, adjective) and (b, a, adjective) get equal logits.
 
-    All 1,920 sentences, a model of one averaging block with untrained weights. Both averages are
-    sums of the same terms.
+    All 1,920 sentences, untrained weights: the bare average, and an average in a block with
+    residual, LayerNorm and network. Both averages are sums of the same terms.
     """
-    model = rng.build(
-        lambda: implementation.LanguageModel(
-            vocabulary=len(POOL.vocabulary), context=18, d_model=32, n_blocks=1,
-            mixer="average", positions="none",
-        )
-    )
     sentences = POOL.sentences()
     tokens, swapped = POOL.encode(sentences), POOL.encode([s.swapped for s in sentences])
-    runs = ((model, swapped), (model, tokens), (copy.deepcopy(model).double(), tokens))
+    block = replace(AVERAGE, residual=True, norm="pre", feed_forward=True)
+    for settings_ in (AVERAGE, block):
+        model = rng.build(partial(implementation.LanguageModel, **asdict(settings_)))
+        runs = ((model, swapped), (model, tokens), (copy.deepcopy(model).double(), tokens))
+        with torch.no_grad():
+            of_swapped, plain, reference = (m(ids)[:, SCORED] for m, ids in runs)
+        check(of_swapped, rounding(reference, plain, 2, "k = 2: the same sums in another order"))
+
+
+@claim("bare-average-adds-word-by-word")
+def test_an_adjective_adds_the_same_to_the_logits_of_every_pair(
+    implementation: Implementation, check: Check, rng: Draws
+) -> None:
+    """What an adjective adds to the average's logits is the same, whatever the two nouns are.
+
+    Untrained weights. For each of the 240 pairs the logits with an adjective minus those with the
+    first one, compared with the same differences of another pair.
+    """
+    model = rng.build(lambda: implementation.LanguageModel(**asdict(AVERAGE)))
+    tokens = POOL.encode(POOL.sentences())
+    models = (model, copy.deepcopy(model).double())
     with torch.no_grad():
-        of_swapped, plain, reference = (m(ids)[:, SCORED] for m, ids in runs)
-    check(of_swapped, rounding(reference, plain, 2, "k = 2: the same sums in another order"))
+        logits = [m(tokens)[:, SCORED].view(240, 8, -1) for m in models]
+    plain, reference = (each[:, 1:] - each[:, :1] for each in logits)
+    other = rounding(reference.roll(1, 0), plain.roll(1, 0), 2, "k = 2: the same differences")
+    check(plain, other)
 
 
 @claim("average-of-averages-sees-order")
@@ -290,44 +325,63 @@ def test_chance_between_the_two_nouns_is_one_half(check: Check, expected: Expect
 
 
 @claim("average-knows-which-words-are-there")
-def test_the_average_names_one_of_the_two_nouns(check: Check, expected: Expected) -> None:
-    """27.9 % right, 50 % the other noun: the signature of a model that knows which words are there.
+@trains(ORDER_BLIND, "average")
+def test_the_average_knows_the_words_and_not_their_order(runs: Runs, check: Check) -> None:
+    """The signature of a model that knows which words are there, and nothing about their order.
 
-    Such a model would always name one of the two nouns that are there.
+    It names one of the two nouns that are there in most sentences, where two of sixteen nouns would
+    be one sentence in eight; and of the two it prefers the right one no more often than chance.
     """
-    check(expected["right"] + expected["wrong_noun"], digits(1.0, 3))
+    answered = runs.measured("average", SHARES)
+    named = answered.map(lambda s: s.right + s.wrong_noun)
+    check(named, every_seed_within((0.5, 1.0), "most sentences; an eighth by chance"))
+    preferred = answered.map(lambda s: s.over_pair)
+    check(preferred, seed_mean_within((0.3, 0.55), "one half, and no better"))
 
 
 @claim("pool-uniform-27.9")
-@trains(ORDER_BLIND, "average")
+@trains(ORDER_BLIND, "average", "average, 6,000 steps")
 def test_the_average_is_right_in_27_9_percent(
     runs: Runs, check: Check, expected: Expected
 ) -> None:
     """In the pool language the uniform average names the right noun in 27.9 %."""
-    check(right(runs, "average"), _always_near(expected["value"]))
+    below = 0.5 - expected["value"]
+    print_ = printed_run(expected["value"], below, "one half, which one noun of each pair gives")
+    check.under("3,000 steps")(right(runs, "average"), print_)
+    check.under("6,000 steps")(right(runs, "average, 6,000 steps"), print_)
 
 
 @claim("pool-uniform-wrong-half")
-@trains(ORDER_BLIND, "average")
+@trains(ORDER_BLIND, "average", "average, 6,000 steps")
 def test_the_average_names_the_wrong_noun_half_of_the_time(
     runs: Runs, check: Check, expected: Expected
 ) -> None:
     """The uniform average answers with the wrong noun of the pair exactly half of the time."""
-    wrong = runs.measured("average", SHARES).map(lambda s: s.wrong_noun)
-    half = expected["value"]
-    exactly = every_seed_within((half - 0.01, half + 0.01), "exactly half, to one point")
-    check(wrong, exactly)
+    for label in ("average", "average, 6,000 steps"):
+        half = printed_run(expected["value"], 0.05, "five points, a tenth of it")
+        check(_wrong(runs, label), half)
+
+
+@claim("average-prefers-one-noun-of-a-pair")
+@trains(ORDER_BLIND, "average")
+def test_the_average_prefers_one_noun_of_a_pair(runs: Runs, check: Check) -> None:
+    """Of most held-out pairs the average prefers the same noun with all eight adjectives.
+
+    Four adjectives make that noun the right one and four the wrong one.
+    """
+    one = runs.measured("average", ONE_PREFERENCE)
+    check(one, every_seed_within((0.5, 1.0), "most pairs; 1 in 128 if each adjective chose"))
 
 
 @claim("average-wrong-more-often-than-right")
 @trains(ORDER_BLIND, "average")
 def test_the_average_is_wrong_more_often_than_right(runs: Runs, check: Check) -> None:
-    """The uniform average names the wrong noun more often than the right one.
+    """The uniform average names the wrong noun at least as often as the right one, in every seed.
 
-    In training each bag of words had the other answer only.
+    A third noun takes the place of the right one, not of the wrong one.
     """
     more = runs.measured("average", SHARES).map(lambda s: s.wrong_noun - s.right)
-    check(more, seed_mean_within((0.0, 1.0), "more often by anything"))
+    check(more, every_seed_within((0.0, 1.0), "as often, or more"))
 
 
 # ---- the printed map -----------------------------------------------------------------------------
@@ -349,62 +403,63 @@ def test_a_uniform_average_puts_0_067_on_each_visible_token(
 
 @claim("map-rows-sum-to-one")
 def test_each_printed_row_sums_to_one(check: Check, expected: Expected) -> None:
-    """Each printed attention row sums to one, to the two decimals printed."""
+    """By the printed figures each attention row sums to one, to the two decimals printed."""
     sums = {name: sum(cells) for name, cells in expected["rows"].items()}
     check(sums, digits(dict.fromkeys(sums, 1.0), 2))
 
 
 @claim("map-blk1-tired")
-@trains(WINOGRAD, "two blocks")
+@trains(TEN_SEEDS, "two blocks")
 def test_the_first_row_for_tired(runs: Runs, check: Check, expected: Expected) -> None:
     """Block 1 at position 14, tired: 0.70 on animal, 0.06 street, 0.05 comma, 0.19 the, 0 else.
 
-    Averaged over heads: for each seed the greatest distance of a cell from the printed one.
+    Each row is averaged over heads, and judged by the cell that departs most from the ten seeds.
     """
-    off = _farthest_cells(runs, TIRED, 0, expected["row"])
-    check(off, every_seed_within((0.0, 0.05), "five hundredths of weight"))
+    _check_row(check, runs, TIRED, 0, expected["row"])
 
 
 @claim("map-blk2-tired")
-@trains(WINOGRAD, "two blocks")
+@trains(TEN_SEEDS, "two blocks")
 def test_the_second_row_for_tired(runs: Runs, check: Check, expected: Expected) -> None:
     """Block 2 at position 14, tired: 1.00 on the adjective."""
-    off = _farthest_cells(runs, TIRED, 1, expected["row"])
-    check(off, every_seed_within((0.0, 0.05), "five hundredths of weight"))
+    _check_row(check, runs, TIRED, 1, expected["row"])
 
 
 @claim("map-blk1-wet")
-@trains(WINOGRAD, "two blocks")
+@trains(TEN_SEEDS, "two blocks")
 def test_the_first_row_for_wet(runs: Runs, check: Check, expected: Expected) -> None:
     """Block 1 at position 14, wet: the same digits as for tired."""
-    off = _farthest_cells(runs, WET, 0, expected["row"])
-    check(off, every_seed_within((0.0, 0.05), "five hundredths of weight"))
+    _check_row(check, runs, WET, 0, expected["row"])
 
 
 @claim("map-blk2-wet")
-@trains(WINOGRAD, "two blocks")
+@trains(TEN_SEEDS, "two blocks")
 def test_the_second_row_for_wet(runs: Runs, check: Check, expected: Expected) -> None:
     """Block 2 at position 14, wet: 0.49 street, 0.25 the, 0.20 too, 0.03 wet, 0.03 cross."""
-    off = _farthest_cells(runs, WET, 1, expected["row"])
-    check(off, every_seed_within((0.0, 0.05), "five hundredths of weight"))
+    _check_row(check, runs, WET, 1, expected["row"])
 
 
 # ---- what a first layer can do -------------------------------------------------------------------
 
 
 @claim("blk1-identical-both-sentences")
-@trains(WINOGRAD, "two blocks")
-def test_block_1_is_identical_in_both_sentences(runs: Runs, check: Check) -> None:
-    """Block 1 is identical in both sentences, to the two decimals printed.
+def test_block_1_is_identical_in_both_sentences(check: Check, expected: Expected) -> None:
+    """By the printed rows block 1 is identical in both sentences: 0.70 on the first noun."""
+    check(expected["wet"], digits(expected["tired"], 2))
+    check(expected["tired"][FIRST], digits(expected["on_first_noun"], 2))
 
-    For each seed the greatest difference between the cells for tired and for wet.
+
+@claim("blk1-differs-in-other-seeds")
+@trains(TEN_SEEDS, "two blocks")
+def test_block_1_differs_between_the_sentences_in_other_seeds(runs: Runs, check: Check) -> None:
+    """Some models of two blocks have other rows in block 1 for tired than for wet.
+
+    For each seed the greatest difference of a cell; one is above a tenth of the weight.
     """
-
     apart = runs.measured("two blocks", ATTENTION).map(
         lambda seen: max(abs(a - b) for a, b in zip(seen.tired[0], seen.wet[0], strict=True))
     )
-    identical = every_seed_within((0.0, 0.005), "half a unit of the last decimal printed")
-    check(apart, identical)
+    check(max(apart), within(0.1, 1.0, "a tenth, where print shows a hundredth"))
 
 
 @claim("blk1-query-is-own-token-and-index")
@@ -456,15 +511,16 @@ def test_a_first_layer_row_is_the_same_off_the_adjective(
     check(wet, rounding(reference, tired, 2, "k = 2: the same scores under another sum"))
 
 
-@claim("one-block-is-left-at-chance")
-def test_one_block_is_left_at_chance(check: Check, expected: Expected) -> None:
-    """A first layer cannot condition on the adjective, so that one block is left at chance.
+@claim("block-1-does-the-only-useful-thing")
+@trains(TEN_SEEDS, "two blocks")
+def test_fetching_the_first_noun_is_the_only_useful_thing(runs: Runs, check: Check) -> None:
+    """Block 1 does the only useful thing available and brings the first noun forward.
 
-    It would give a pair of nouns the same answer for all eight adjectives, which is right for four.
-    Compared with the accuracy that the document prints for one block.
+    Then nothing would be lost where block 1 does not see the adjective: the share of sentences in
+    which the right one of the two nouns is still preferred.
     """
-    ceiling = len(CROSSER) / len(CROSSER + CROSSED)
-    check(expected["one_block"], within(0.0, ceiling, "one answer, right for 4 of 8 adjectives"))
+    left = runs.measured("two blocks", CIRCUIT).map(lambda c: c.adjective_1)
+    check(left, every_seed_within((0.9, 1.0), "block 1 has no use for the adjective"))
 
 
 # ---- the second block ----------------------------------------------------------------------------
@@ -472,26 +528,29 @@ def test_one_block_is_left_at_chance(check: Check, expected: Expected) -> None:
 
 @claim("blk2-rule-eight-adjectives")
 @trains(WINOGRAD, "two blocks")
-def test_the_second_block_follows_one_rule_over_all_adjectives(runs: Runs, check: Check) -> None:
-    """Over all eight adjectives block 2 looks at the adjective, or, if crossed, at the second noun.
+def test_the_second_block_follows_a_rule_over_all_adjectives(runs: Runs, check: Check) -> None:
+    """Block 2 is where the sentences separate; its row over all eight adjectives shows the rule.
 
-    The share of held-out sentences in whose row, averaged over heads, that cell is the greatest.
+    "by role": rows of adjectives of one role are alike, and those of the two roles differ: the
+    greatest distance between cells within a role, in units of the least between the roles. "as
+    described": the greatest cell is the adjective or, if crossed, the second noun.
     """
-
-    follows = runs.measured("two blocks", ATTENTION).map(
-        lambda seen: fmean(
+    seen = runs.measured("two blocks", ATTENTION)
+    check.under("by role")(seen.map(_spread_within_roles), every_seed_within((0.0, 0.5), "half"))
+    described = seen.map(
+        lambda each: fmean(
             cells[ADJECTIVE if adjective in CROSSER else SECOND]
-            for adjective, cells in seen.greatest.items()
+            for adjective, cells in each.greatest.items()
         )
     )
-    check(follows, _always_near(1.0))
+    check.under("as described")(described, every_seed_within((0.95, 1.0), "nearly every sentence"))
 
 
 @claim("pool-one-block-92.7")
-@trains(WINOGRAD, "one block")
+@trains(TEN_SEEDS, "one block")
 def test_one_block_is_right_in_92_7_percent(runs: Runs, check: Check, expected: Expected) -> None:
     """In the pool language one block names the right noun in 92.7 %."""
-    check(right(runs, "one block"), _always_near(expected["value"]))
+    check(right(runs, "one block"), _one_run(expected["value"]))
 
 
 @claim("one-block-solves-it-too")
@@ -506,15 +565,23 @@ def test_one_block_can_solve_the_pool_language(runs: Runs, check: Check) -> None
 
 
 @claim("pool-two-blocks-100")
-@trains(WINOGRAD, "two blocks")
+@trains(TEN_SEEDS, "two blocks")
 def test_two_blocks_are_right_in_100_percent(
     runs: Runs, check: Check, expected: Expected
 ) -> None:
-    """In the pool language two blocks name the right noun in 100 %: the median of the seeds.
+    """In the pool language two blocks name the right noun in 100 %: in every seed."""
+    measured = right(runs, "two blocks")
+    check(measured, digits([expected["value"]] * len(measured), 3))
+
+
+@claim("two-blocks-learn-the-pool-language")
+@trains(WINOGRAD, "two blocks")
+def test_two_blocks_learn_the_pool_language(runs: Runs, check: Check) -> None:
+    """Two blocks learn the language in which order is needed: the median of the seeds.
 
     At the small budget one seed in some dozens still guesses between the two nouns at the end.
     """
-    check(median(right(runs, "two blocks")), digits(expected["value"], 3))
+    check(median(right(runs, "two blocks")), within(0.99, 1.0, "one sentence in a hundred wrong"))
 
 
 @claim("two-blocks-are-sooner")
@@ -531,55 +598,41 @@ def test_the_printed_row_for_tired_is_all_on_the_adjective(
 ) -> None:
     """For a crosser adjective the second block spends all its weight on the adjective.
 
-    In the row printed for tired, the only such adjective in print.
+    By the row printed for tired, the only such adjective in print.
     """
     check(expected["row"]["adjective"], digits(1.0, 2))
 
 
 @claim("crosser-all-weight-on-adjective")
-@trains(WINOGRAD, "two blocks")
-def test_for_a_crosser_adjective_block_2_is_all_on_the_adjective(
-    runs: Runs, check: Check, expected: Expected
-) -> None:
-    """For a crosser adjective the second block spends all its weight on the adjective.
+@trains(TEN_SEEDS, "two blocks")
+def test_other_seeds_put_little_on_a_crosser_adjective(runs: Runs, check: Check) -> None:
+    """Ten models at the chapter's budget put less than half of block 2's weight on it.
 
     The mean over held-out sentences and heads.
     """
-
     weights = _mean_weight(runs, CROSSER, ADJECTIVE)
-    check(weights, _always_near(expected["value"]))
+    check(weights, every_seed_within((0.0, 0.5), "less than half"))
 
 
 @claim("printed-row-crossed-on-other-noun")
 def test_the_printed_row_for_wet_is_on_the_other_noun(check: Check, expected: Expected) -> None:
     """For a crossed adjective the second block fetches the other noun.
 
-    The sentence before says "all its weight"; here most of it is enough: more than half of the
-    printed row for wet should lie on the second noun.
+    By the row printed for wet, in which the second noun has the greatest weight.
     """
-    check(expected["row"]["second noun"], within(0.5, 1.0, "most of a row", strict=True))
-
-
-@claim("printed-row-crossed-greatest-on-other-noun")
-def test_the_greatest_printed_cell_for_wet_is_the_other_noun(
-    check: Check, expected: Expected
-) -> None:
-    """The second noun has the greatest cell of the printed row for wet."""
     check(max(expected["row"], key=expected["row"].get), exact("second noun"))
 
 
 @claim("crossed-fetches-other-noun")
 @trains(TEN_SEEDS, "two blocks")
-def test_for_a_crossed_adjective_block_2_fetches_the_other_noun(
-    runs: Runs, check: Check
-) -> None:
-    """For a crossed adjective the second block fetches the other noun.
+def test_seeds_differ_in_whether_block_2_fetches_the_other_noun(runs: Runs, check: Check) -> None:
+    """For a crossed adjective some models put nearly all of block 2's weight on the second noun.
 
-    Most of the weight, as in the printed row: the mean over held-out sentences and heads.
+    Others put nearly none there. The mean over held-out sentences and heads.
     """
-
     weights = _mean_weight(runs, CROSSED, SECOND)
-    check(weights, every_seed_within((0.5, 1.0), "most of a row"))
+    extremes = [round(min(weights), 1), round(max(weights), 1)]
+    check(extremes, digits([0.0, 1.0], 1))
 
 
 @claim("answer-already-in-residual")
@@ -589,11 +642,13 @@ def test_for_a_crosser_adjective_the_answer_is_in_the_stream_after_block_1(
 ) -> None:
     """For a crosser adjective the answer is already in the residual stream, put there by block 1.
 
-    By the final LayerNorm and the output head, applied after block 1: the share of sentences in
-    which the first noun's logit is above the second's.
+    At position 14 after block 1, the share of crosser sentences in which the model's own output
+    head prefers the first noun to the second (the logit lens), and in which a linear probe, fitted
+    to the training sentences, names the first noun.
     """
-
-    check(runs.measured("two blocks", FIRST_NOUN_AHEAD), _always_near(1.0))
+    always = every_seed_within((0.95, 1.0), "nearly every sentence")
+    check.under("as the answer")(runs.measured("two blocks", FIRST_NOUN_AHEAD), always)
+    check.under("as what can be read")(runs.measured("two blocks", FIRST_NOUN_READ), always)
 
 
 @claim("two-hop-composition")
@@ -653,21 +708,46 @@ def _rows_at_the_answer(
     return seen[0], seen[1], seen[2]
 
 
-def _always_near(share: float) -> every_seed_within:
-    """For a sentence without a condition: one seed that does otherwise refutes it."""
-    return every_seed_within((share - 0.05, share + 0.05), FIVE_POINTS)
+def _wrong(runs: Runs, label: str) -> PerSeed[float]:
+    """The share of held-out sentences that are answered with the wrong noun of the pair."""
+    return runs.measured(label, SHARES).map(lambda shares: shares.wrong_noun)
 
 
-def _farthest_cells(
-    runs: Runs, sentence: Sentence, block: int, printed: Sequence[float]
-) -> PerSeed[float]:
-    """For each seed the greatest distance of a cell from the printed one."""
+def _one_run(share: float, level: float = 0.99) -> printed_run:
+    """A printed share of right answers; what matters is whether a model guesses."""
+    return printed_run(share, share - 0.5, "the distance to guessing between two nouns", level)
 
-    def farthest(seen: Attention) -> float:
-        row = (seen.tired if sentence == TIRED else seen.wet)[block]
-        return max(abs(cell - print_) for cell, print_ in zip(row, printed, strict=True))
 
-    return runs.measured("two blocks", ATTENTION).map(farthest)
+def _check_row(
+    check: Check, runs: Runs, sentence: Sentence, block: int, printed: Sequence[float]
+) -> None:
+    """Is a printed row one that a further seed could give? By the cell that departs most.
+
+    That cell is chosen from fifteen, so that each has a fifteenth of the error (Bonferroni).
+    """
+    rows = runs.measured("two blocks", ATTENTION).map(
+        lambda seen: (seen.tired if sentence == TIRED else seen.wet)[block]
+    )
+
+    def departure(i: int) -> float:
+        values = [row[i] for row in rows]
+        return abs(printed[i] - fmean(values)) / stdev(values)
+
+    i = max(range(len(printed)), key=departure)
+    level = 1 - 0.01 / len(printed)
+    print_ = printed_run(printed[i], 0.2, "a fifth of the weight", level)
+    check(rows.map(lambda row: row[i]), print_, facts={"cell": sentence.words[i]})
+
+
+def _spread_within_roles(seen: Attention) -> float:
+    """How far the rows of adjectives of one role differ, in units of how far the roles do."""
+
+    def distance(one: str, other: str) -> float:
+        rows = zip(seen.mean[one], seen.mean[other], strict=True)
+        return max(abs(a - b) for a, b in rows)
+
+    within_roles = max(distance(a, b) for role in (CROSSER, CROSSED) for a in role for b in role)
+    return within_roles / min(distance(a, b) for a in CROSSER for b in CROSSED)
 
 
 def _mean_weight(runs: Runs, adjectives: Sequence[str], token: int) -> PerSeed[float]:

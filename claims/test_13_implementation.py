@@ -2,21 +2,21 @@
 
 With PyTorch's weights the layer gives PyTorch's outputs, up to the order of the same sums. A block
 is two normalisations, two additions, a learned average and a network. Two blocks are trained to see
-whether they overfit where one does not.
+whether they overfit where one does not. A perplexity that is printed is one run; it is compared
+with the spread of the runs measured here.
 """
 
 from __future__ import annotations
 
 import copy
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from claims.experiments import PRINTED
-from claims.experiments.ladder import LADDER_RUNS, OVERFITTING_RUNS
+from claims.experiments.ladder import OVERFITTING_RUNS
 from claims.experiments.rungs import ONE_BLOCK, TWO_BLOCKS
 from claims.harness import (
     Check,
@@ -24,9 +24,9 @@ from claims.harness import (
     Expected,
     PerSeed,
     claim,
-    digits,
     every_seed_within,
     exact,
+    printed_run,
     recipe,
     rounding,
     seed_mean_within,
@@ -41,7 +41,25 @@ from claims.training.spec import Evaluation
 D, HEADS = 128, 4  # the chapter's
 ORDER = "k = 2, the FlashAttention tests' rule: the same sums in another order"
 TRAINING, HELD_OUT = Evaluation(128, "training"), Evaluation(128)
-LAST_PLACE = "a difference of float32 numbers is a whole number of units in the last place"
+
+
+@claim("listing-with-pytorchs-weights")
+def test_the_listing_with_pytorchs_weights_computes_the_same(
+    implementation: Implementation, check: Check, rng: Draws
+) -> None:
+    """The thirty lines above, with their weights copied from PyTorch's own.
+
+    The listing is one head without W_o, so that PyTorch's layer has one head and the identity for
+    its output projection. Ours errs at most twice as much as PyTorch's, against it in float64.
+    """
+    theirs = rng.build(lambda: nn.MultiheadAttention(D, 1, bias=False, batch_first=True))
+    nn.init.eye_(theirs.out_proj.weight)
+    ours = rng.build(lambda: implementation.Head(D, D, 128))
+    weights = zip("qkv", theirs.in_proj_weight.chunk(3), strict=True)
+    ours.load_state_dict({f"{name}.weight": weight for name, weight in weights}, strict=False)
+    x = rng.normal(4, 128, D, salt="x")
+    reference = _pytorchs_layer(_double(theirs), x.double())
+    check(ours(x).detach(), rounding(reference, _pytorchs_layer(theirs, x), 2, ORDER))
 
 
 @claim("ours-vs-mha")
@@ -51,46 +69,44 @@ def test_the_layer_is_as_near_the_truth_as_pytorchs(
     """Ours with PyTorch's weights against nn.MultiheadAttention: rounding is all that differs.
 
     Four causal sequences of 128 tokens. Ours errs at most twice as much as PyTorch's layer, against
-    that layer in float64. The difference that the document prints is 3 * 2^-24.
+    that layer in float64. And the printed difference is one that sixteen random tokens could give.
     """
     theirs = rng.build(lambda: nn.MultiheadAttention(D, HEADS, batch_first=True))
     x = rng.normal(4, 128, D, salt="x")
     measured = _ours(implementation, theirs)(x).detach()
     reference = _pytorchs_layer(_double(theirs), x.double())
     check(measured, rounding(reference, _pytorchs_layer(theirs, x), 2, ORDER))
-    check(expected["printed"], exact(3 * 2**-24, because=LAST_PLACE))
+    apart = _compared(implementation).map(lambda seen: seen.apart)
+    check(apart, printed_run(expected["printed"], expected["printed"], "twice the difference"))
 
 
 @claim("ours-vs-sdpa")
 def test_the_layer_is_as_near_the_truth_as_pytorchs_function(
-    implementation: Implementation, check: Check, expected: Expected, rng: Draws
+    implementation: Implementation, check: Check, rng: Draws
 ) -> None:
-    """Ours against F.scaled_dot_product_attention: rounding is all that differs.
+    """Ours against F.scaled_dot_product_attention: the same difference, to the last digit.
 
-    As above, with the projections outside of the function. The document prints the same difference.
+    As above, with the projections outside of the function; and the greatest difference from the
+    function is that from the layer.
     """
     theirs = rng.build(lambda: nn.MultiheadAttention(D, HEADS, batch_first=True))
     x = rng.normal(4, 128, D, salt="x")
     measured = _ours(implementation, theirs)(x).detach()
+    layer, function = _pytorchs_layer(theirs, x), _pytorchs_function(theirs, x)
     reference = _pytorchs_function(_double(theirs), x.double())
-    check(measured, rounding(reference, _pytorchs_function(theirs, x), 2, ORDER))
-    check(expected["printed"], exact(3 * 2**-24, because=LAST_PLACE))
+    check(measured, rounding(reference, function, 2, ORDER))
+    from_layer, from_function = ((measured - each).abs().max() for each in (layer, function))
+    check(from_function, exact(from_layer, because="PyTorch's layer calls the function"))
 
 
 @claim("mean-output-magnitude-0.159")
 def test_the_mean_output_magnitude_is_0_159(
     implementation: Implementation, check: Check, expected: Expected
 ) -> None:
-    """The outputs' mean magnitude is 0.159.
-
-    The document names no recipe. Here it is seed 0, one sequence of 16 random tokens and then
-    PyTorch's layer, whose weights ours takes; over 200 seeds the magnitude is 0.125 to 0.194.
-    """
-    with recipe(0):
-        x = torch.randn(1, 16, D)
-        theirs = nn.MultiheadAttention(D, HEADS, batch_first=True)
-        ours = _ours(implementation, theirs)
-    check(float(ours(x).detach().abs().mean()), digits(expected["value"], 3))
+    """The outputs' mean magnitude is 0.159: one that sixteen random tokens could give."""
+    magnitudes = _compared(implementation).map(lambda seen: seen.magnitude)
+    length = "what 8 or 32 tokens in place of 16 would change"
+    check(magnitudes, printed_run(expected["value"], 0.04, length))
 
 
 @claim("diff-at-float32-precision")
@@ -101,7 +117,7 @@ def test_the_difference_is_the_same_arithmetic_at_float32_precision(
 
     The same arithmetic: in float64 ours and PyTorch's differ by no more than rounding explains, a
     derived 1e-9 or so, where another formula would differ by far more. At float32 precision: the
-    two claims above. And the printed difference rounds to the number in the text.
+    printed ratio of difference and magnitude is one that float32 gives.
     """
     theirs = rng.build(lambda: nn.MultiheadAttention(D, HEADS, batch_first=True)).double()
     x = rng.normal(1, 16, D, salt="x", dtype=torch.float64)
@@ -110,7 +126,9 @@ def test_the_difference_is_the_same_arithmetic_at_float32_precision(
     because = "projections, scores, softmax, mixing, output; once on either side"
     reference = _pytorchs_layer(theirs, x)
     check(measured, ulps(reference, 2 * roundings, because, scale=magnitude))
-    check(expected["printed"] / 1e-7, digits(expected["in_the_text"], 1), unit="1e-7")
+    ratios = _compared(implementation).map(lambda seen: seen.apart / seen.magnitude)
+    printed = expected["difference"] / expected["magnitude"]
+    check(ratios, printed_run(printed, printed, "twice the difference"))
 
 
 @claim("summary-architecture")
@@ -136,56 +154,59 @@ def test_a_block_is_two_norms_two_additions_attention_and_a_network(
 
 
 @claim("two-blocks-train-14.49")
-@trains(LADDER_RUNS, TWO_BLOCKS.label)
+@trains(OVERFITTING_RUNS, ONE_BLOCK.label, TWO_BLOCKS.label)
 def test_two_blocks_reach_a_training_perplexity_of_14_49(
     runs: Runs, check: Check, expected: Expected
 ) -> None:
     """Two blocks reach a training perplexity of 14.49: over the whole training split."""
-    measured = runs.perplexities(TWO_BLOCKS.label, TRAINING)
-    check(measured, every_seed_within(expected["band"], PRINTED))
+    one, two = _of_one_and_two(runs, TRAINING)
+    check(two, _of_one_run(expected["value"], TRAINING, one))
 
 
 @claim("two-blocks-val-40.57")
-@trains(OVERFITTING_RUNS, TWO_BLOCKS.label)
+@trains(OVERFITTING_RUNS, ONE_BLOCK.label, TWO_BLOCKS.label)
 def test_two_blocks_reach_a_validation_perplexity_of_40_57(
     runs: Runs, check: Check, expected: Expected
 ) -> None:
     """Two blocks reach a validation perplexity of 40.57."""
-    measured = runs.perplexities(TWO_BLOCKS.label, HELD_OUT)
-    check(measured, every_seed_within(expected["band"], PRINTED))
+    one, two = _of_one_and_two(runs, HELD_OUT)
+    check(two, _of_one_run(expected["value"], HELD_OUT, one))
 
 
 @claim("one-block-train-18.77")
-@trains(LADDER_RUNS, ONE_BLOCK.label)
+@trains(OVERFITTING_RUNS, ONE_BLOCK.label, TWO_BLOCKS.label)
 def test_one_block_reaches_a_training_perplexity_of_18_77(
     runs: Runs, check: Check, expected: Expected
 ) -> None:
     """One block reaches a training perplexity of 18.77: over the whole training split."""
-    measured = runs.perplexities(ONE_BLOCK.label, TRAINING)
-    check(measured, every_seed_within(expected["band"], PRINTED))
+    one, two = _of_one_and_two(runs, TRAINING)
+    check(one, _of_one_run(expected["value"], TRAINING, two))
 
 
 @claim("one-block-val-38.07")
-@trains(LADDER_RUNS, ONE_BLOCK.label)
+@trains(OVERFITTING_RUNS, ONE_BLOCK.label, TWO_BLOCKS.label)
 def test_one_block_reaches_a_validation_perplexity_of_38_07(
     runs: Runs, check: Check, expected: Expected
 ) -> None:
     """One block reaches a validation perplexity of 38.07."""
-    measured = runs.perplexities(ONE_BLOCK.label, HELD_OUT)
-    check(measured, every_seed_within(expected["band"], PRINTED))
+    one, two = _of_one_and_two(runs, HELD_OUT)
+    check(one, _of_one_run(expected["value"], HELD_OUT, two))
 
 
 @claim("two-blocks-overfit")
 @trains(OVERFITTING_RUNS, ONE_BLOCK.label, TWO_BLOCKS.label)
 def test_two_blocks_are_better_on_what_they_saw_and_worse_on_what_they_did_not(
-    runs: Runs, check: Check, expected: Expected
+    runs: Runs, check: Check
 ) -> None:
     """More capacity: better on what it saw, worse on what it did not, after 59 epochs.
 
-    In every seed: the held-out perplexity of two blocks minus that of one.
+    The perplexity of two blocks minus that of one: below zero on the training split, above it on
+    the held-out one.
     """
-    worse = every_seed_within(expected["unseen"], "points: worse")
-    check(_of_the_second_block(runs, HELD_OUT), worse)
+    check(_of_the_second_block(runs, TRAINING), every_seed_within((-10.0, 0.0), "points: better"))
+    unseen = _of_the_second_block(runs, HELD_OUT)
+    for seed, worse in zip(unseen.seeds, unseen, strict=True):
+        check.under(f"seed {seed}")(worse, within(0.0, 10.0, "points: worse", strict=True))
 
 
 @claim("two-blocks-better-on-what-they-saw")
@@ -199,18 +220,42 @@ def test_two_blocks_are_better_on_what_they_saw(
 
 
 @claim("more-capacity-is-worse")
-def test_more_capacity_does_worse_on_what_it_did_not_see(
+def test_twelve_blocks_are_better_than_one_by_the_printed_figures(
     check: Check, expected: Expected
 ) -> None:
-    """More capacity does better on what it saw and worse on what it did not.
+    """By the printed figures twelve blocks, trained for a third of the steps, do better than one.
 
-    From the document's own held-out perplexities: each model of more blocks is above one block.
+    So more capacity is not always worse on what it did not see.
     """
-    one = expected["one_block"]
-    check(expected["more_blocks"], within(one, float("inf"), "worse than one block", strict=True))
+    below = within(0.0, expected["one_block"], "below one block", strict=True)
+    check(expected["twelve_blocks"], below)
 
 
 # ---- what several claims need -------------------------------------------------------------------
+
+
+class Compared(NamedTuple):
+    """Ours and PyTorch's layer on the same tokens: the greatest difference, the mean magnitude."""
+
+    apart: float
+    magnitude: float
+
+
+def _compared(implementation: Implementation) -> PerSeed[Compared]:
+    """One causal sequence of 16 random tokens, width 128, four heads, for each of twenty seeds.
+
+    The document gives no recipe. 16 tokens give its magnitude; 8 or 32 would not.
+    """
+
+    def of_seed(seed: int) -> Compared:
+        with recipe(seed):
+            x = torch.randn(1, 16, D)
+            theirs = nn.MultiheadAttention(D, HEADS, batch_first=True)
+        ours = _ours(implementation, theirs)(x).detach()
+        apart = (ours - _pytorchs_layer(theirs, x)).abs().max()
+        return Compared(float(apart), float(ours.abs().mean()))
+
+    return PerSeed(range(20), map(of_seed, range(20)))
 
 
 def _ours(implementation: Implementation, theirs: nn.MultiheadAttention) -> Any:
@@ -230,17 +275,20 @@ def _double(module: nn.MultiheadAttention) -> nn.MultiheadAttention:
 
 
 def _pytorchs_layer(theirs: nn.MultiheadAttention, x: Tensor) -> Tensor:
-    future = torch.ones(x.shape[1], x.shape[1]).triu(1).bool()
     with torch.no_grad():
-        out: Tensor = theirs(x, x, x, attn_mask=future, need_weights=False)[0]
+        out: Tensor = theirs(x, x, x, attn_mask=~_past(x), need_weights=False)[0]
     return out
+
+
+def _past(x: Tensor) -> Tensor:
+    return torch.ones(x.shape[1], x.shape[1]).tril().bool()
 
 
 def _pytorchs_function(theirs: nn.MultiheadAttention, x: Tensor) -> Tensor:
     with torch.no_grad():
         projected = F.linear(x, theirs.in_proj_weight).chunk(3, dim=-1)
         q, k, v = (each.view(*x.shape[:2], HEADS, -1).transpose(1, 2) for each in projected)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=_past(x))
         out: Tensor = theirs.out_proj(mixed.transpose(1, 2).flatten(2))
     return out
 
@@ -265,7 +313,23 @@ def _rounding_bound(theirs: nn.MultiheadAttention, x: Tensor) -> tuple[int, Tens
     return 4 * D + 2 * d_head + 2 * T + 12, magnitude
 
 
+def _of_one_and_two(runs: Runs, text: Evaluation) -> tuple[PerSeed[float], PerSeed[float]]:
+    one, two = (runs.perplexities(rung.label, text) for rung in (ONE_BLOCK, TWO_BLOCKS))
+    return one, two
+
+
+def _of_one_run(value: float, text: Evaluation, other: PerSeed[float]) -> printed_run:
+    """A printed perplexity; it would matter if the row could be taken for the other one.
+
+    On held-out text the printed rows are 6 % apart, which five seeds tell at 95 %; on the training
+    text 23 %.
+    """
+    level, notice = (0.95, 0.06) if text == HELD_OUT else (0.99, 0.1)
+    because = "less than one block is from two"
+    return printed_run(value, notice, because, level, relative=True, like=(other,))
+
+
 def _of_the_second_block(runs: Runs, text: Evaluation) -> PerSeed[float]:
     """By how much the perplexity of two blocks is above that of one, by seed."""
-    two, one = (runs.perplexities(rung.label, text) for rung in (TWO_BLOCKS, ONE_BLOCK))
+    one, two = _of_one_and_two(runs, text)
     return two - one

@@ -15,11 +15,12 @@ from claims.harness import paths
 from claims.harness.implementation import Implementation, Missing
 from claims.training.__main__ import main as command
 from claims.training.evidence import Evidence, EvidenceError, Record, merge, probe, read
+from claims.training.experiment import Experiment
 from claims.training.loop import build
 from claims.training.measurement import Measurement
 from claims.training.measurements import INDUCTION
 from claims.training.pool import name_of
-from claims.training.results import Gathered, Recorded
+from claims.training.results import Gathered, Recorded, Runs
 from claims.training.run import run
 from claims.training.spec import FASTEST, Evaluation, RunResult, RunSpec, Score
 from claims.training.travel import bring_in, export
@@ -77,6 +78,28 @@ def test_a_measurement_that_the_record_lacks_is_not_run(tmp_path: Path) -> None:
     merge([("a", evidence())], tmp_path)
     with pytest.raises(Missing, match="has not measured depth"):
         Recorded(record(tmp_path)).measured(SCORED, Measurement("depth", lambda spec, model: 1))
+
+
+def runs_of(record_: Record) -> Runs:
+    experiment = Experiment({"a": SCORED, "b": replace(SCORED, steps=9)}, seeds=3)
+    return Runs(experiment, ("a", "b"), 0, "", Recorded(record_))
+
+
+def test_a_label_has_the_seeds_whose_runs_were_made(tmp_path: Path) -> None:
+    merge(((f"{s}", evidence(replace(SCORED, seed=s))) for s in (0, 2)), tmp_path)
+    runs = runs_of(record(tmp_path))
+    made = runs.made()
+    assert made.perplexities("a").seeds == made.measured("a", STEPS).seeds == [0, 2]
+    assert made.results("a").source == "the record of 2026-01-31, cpu, float32 products"
+    assert list(made.perplexities("b")) == []
+    with pytest.raises(Missing, match="the record has no such run"):
+        runs.perplexities("a")
+
+
+def test_runs_that_another_implementation_made_are_refused(tmp_path: Path) -> None:
+    merge([("a", evidence())], tmp_path)
+    with pytest.raises(Missing, match="the record is of another implementation"):
+        runs_of(record(tmp_path, Doubled)).made().results("a")
 
 
 class Doubled:

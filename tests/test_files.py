@@ -114,7 +114,7 @@ with replacing(Path(sys.argv[1])) as part:
 
 
 def test_a_kill_leaves_the_old_file(tmp_path: Path) -> None:
-    """What had been written stays under a name of its own, which the next process ignores."""
+    """The part that was written stays under another name, which the next process ignores."""
     path = tmp_path / "file"
     path.write_text("old")
     done = subprocess.run([sys.executable, "-c", KILLED, str(path)], cwd=ROOT)

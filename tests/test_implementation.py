@@ -24,7 +24,7 @@ OTHERWISE = {"Tokenizer", "model_parameters", "gpt2_small"}
 
 @pytest.mark.parametrize("name", sorted(NAMES.keys() - OTHERWISE))
 def test_the_seam_names_the_parameters_as_the_reference_has_them(name: str) -> None:
-    """Every parameter of the reference stands in the seam's one-line signature."""
+    """Every parameter of the reference is in the one-line signature of the seam."""
     parameters = inspect.signature(getattr(transformer, name)).parameters
     missing = [p for p in parameters if p not in NAMES[name] and p not in ("dtype", "device")]
     assert not missing

@@ -432,10 +432,8 @@ def ledger() -> Ledger:
 @pytest.mark.parametrize("path", CHAPTER, ids=lambda path: path.stem)
 def test_the_claims_of_the_document_stand_in_its_order(path: Path, ledger: Ledger) -> None:
     entries = ledger.entries
-    places = [
-        (name, entries[name].line or 0)
-        for name in claim_ids(parsed(path))
-        if not entries[name].beyond
-    ]
+    ids = claim_ids(parsed(path))
+    assert [name for name in ids if name not in entries] == []
+    places = [(name, entries[name].line or 0) for name in ids if not entries[name].beyond]
     assert places
     assert out_of_order(places) == []

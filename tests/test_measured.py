@@ -15,7 +15,8 @@ from claims.studies import docs, document
 from claims.studies.document import EXPERIMENTS
 from claims.studies.document_tables import shown
 from claims.studies.markdown import COMMAND, table, with_parts
-from claims.studies.verdicts import sentences
+from claims.studies.verdicts import STORED, sentences, stored
+from claims.studies.verdicts import main as write_verdicts
 from conftest import ROOT
 
 MEASURED = ROOT / "fixtures" / "studies" / "document" / "runs.csv"
@@ -76,7 +77,28 @@ def test_every_refuted_sentence_is_listed_with_its_line() -> None:
     for entry in load_ledger(paths.LEDGER).entries.values():
         listed = f"- {entry.place}: **{entry.statement}**" in RESULTS
         verdicts = {entry.verdict_at(budget) for budget in ("ci", "document")}
-        assert listed == bool(verdicts & {"refuted", "open"}), entry.id
+        decided = stored()[entry.id] != "not run"
+        assert listed == (decided and bool(verdicts & {"refuted", "open"})), entry.id
+
+
+def test_the_stored_verdicts_are_those_of_the_ledger() -> None:
+    entries = load_ledger(paths.LEDGER).entries
+    assert set(stored()) == set(entries)
+    for name, verdict in stored().items():
+        expected = {entries[name].verdict_at(budget) for budget in ("ci", "document")}
+        assert verdict in expected | {"not run"}, name
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"verdicts": {}}'])
+def test_a_file_of_no_run_is_refused_and_nothing_is_written(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = STORED.read_text()
+    (tmp_path / "claims.json").write_text(text)
+    with pytest.raises(SystemExit):
+        write_verdicts([str(tmp_path / "claims.json")])
+    assert "is no file that --claims-json wrote" in capsys.readouterr().err
+    assert STORED.read_text() == before
 
 
 def test_a_sentence_that_is_refuted_at_one_budget_has_the_other_verdict_beside_it() -> None:
@@ -84,7 +106,7 @@ def test_a_sentence_that_is_refuted_at_one_budget_has_the_other_verdict_beside_i
         "a", "2-average", "The sentence.", "training", "holds", line=11, reading="The small one.",
         expected=Expected("a", {}), at_document={"verdict": "refuted", "reading": "The reason."},
     )  # fmt: skip
-    assert sentences(Ledger(("2-average",), {"a": entry}), "refuted") == (
+    assert sentences(Ledger(("2-average",), {"a": entry}), "refuted", {"a": "refuted"}) == (
         "1 sentences of the chapter, and 0 beyond it.\n\n### 2-average\n\n"
         "- l.11: **The sentence.** The reason. At the small budget the verdict is `holds`.\n"
         "  [`a`](../claims/test_02_average.py)\n"

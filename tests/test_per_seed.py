@@ -21,6 +21,12 @@ def test_differences_and_ratios_are_taken_seed_by_seed() -> None:
     assert ((LEFT / RIGHT).seeds, list(LEFT / RIGHT)) == ([3, 4, 5], [3.0, 2.0, 3.0])
 
 
+def test_values_at_the_seeds_that_both_have_can_be_paired() -> None:
+    other = PerSeed([4, 5, 6], [1.0, 2.0, 3.0])
+    difference = LEFT.at(other.seeds) - other.at(LEFT.seeds)
+    assert (difference.seeds, list(difference)) == ([4, 5], [7.0, 7.0])
+
+
 @PAIRINGS
 @pytest.mark.parametrize("seeds", [[4, 5, 6], [3, 5, 4], [3, 4]], ids=["other", "order", "fewer"])
 def test_values_of_other_seeds_are_not_paired(pair: Callable[..., Any], seeds: list[int]) -> None:
@@ -57,6 +63,11 @@ def test_values_keep_the_record_that_they_come_from() -> None:
     assert (stored - here).source == (here / stored).source == "runs.json"
     assert (stored - other).source == "runs.json; more.json"
     assert ((stored - stored).source, (here - here).source) == ("runs.json", "")
+
+
+def test_the_spread_is_told_from_three_seeds_on() -> None:
+    assert LEFT.spread == pytest.approx((23 / 3, 1.5275252, 3))
+    assert LEFT.where(lambda value: value > 7).spread == (None, None, 2)
 
 
 def test_there_is_one_value_for_each_seed() -> None:

@@ -82,12 +82,39 @@ def test_nan_and_infinity_are_refused_when_measured(stored: Project, value: str)
     assert "column 'x' holds NaN or infinity" in output(result)
 
 
-@pytest.mark.parametrize("cell", ["nan", "", "inf", "x"])
-def test_nan_and_empty_cells_are_refused_when_stored(stored: Project, cell: str) -> None:
+@pytest.mark.parametrize("cell", ["nan", "inf", "x"])
+def test_nan_and_infinity_are_refused_when_stored(stored: Project, cell: str) -> None:
     (stored.expected / "test_02_average" / "a.csv").write_text(f"n,x\n1,0.50\n2,{cell}\n")
     result = stored.test(table_test('{"n": [1, 2], "x": [0.5, 3.0]}')).run()
     result.assert_outcomes(failed=1)
     assert f"stored 'x', row 1: '{cell}' is no finite number" in output(result)
+
+
+@pytest.mark.parametrize(
+    ("value", "cell", "passes"),
+    [("None", "", True), ("None", "3.00", False), ("3.0", "", False)],
+    ids=["empty in both", "empty when measured", "empty when stored"],
+)
+def test_an_empty_cell_equals_an_empty_cell_alone(
+    stored: Project, value: str, cell: str, passes: bool
+) -> None:
+    (stored.expected / "test_02_average" / "a.csv").write_text(f"n,x\n1,0.50\n2,{cell}\n")
+    result = stored.test(table_test(f'{{"n": [1, 2], "x": [0.5, {value}]}}')).run()
+    result.assert_outcomes(passed=int(passes), failed=int(not passes))
+    assert ("against stored" in output(result)) is not passes
+
+
+def test_a_cell_that_differs_is_named_by_its_column_and_its_row(stored: Project) -> None:
+    result = stored.test(table_test('{"n": [1, 2], "x": [0.5, None]}')).run()
+    assert "x, row 1 (2): nothing against stored 3.00" in output(result)
+
+
+def test_an_empty_cell_is_written_and_read_again(project: Project) -> None:
+    project.entry("a").test(table_test('{"n": [1, 2], "x": [None, 3.0]}'))
+    project.run("--regen-all").assert_outcomes(failed=1)
+    path = project.expected / "test_02_average" / "a.csv"
+    assert path.read_text() == "n,x\n1,\n2,3.00\n"
+    project.run().assert_outcomes(passed=1)
 
 
 @pytest.mark.parametrize("columns", ['{"n": [], "x": []}', '{"n": [1], "x": [0.5, 3.0]}'])
@@ -124,6 +151,23 @@ def test_regenerating_writes_everything_asked_for_with_provenance_and_ends_red(
     assert facts["command"] == "pytest claims/test_02_average.py::test_a --regen-all"
     assert not list(path.parent.glob("*.part"))
     stored.run().assert_outcomes(passed=1)
+
+
+def test_values_over_seeds_are_stored_with_spread_seeds_and_source(project: Project) -> None:
+    """Of fewer than three seeds no spread is told, and no mean."""
+    project.entry("a").test("""
+@claim("a")
+def test_a(check, table):
+    check(1, exact(1))
+    three, two = PerSeed([3, 4, 5], [1.0, 2.0, 3.0], "runs.json"), PerSeed([7, 8], [1.0, 2.0])
+    table.over_seeds({"rate": ["low", "high"]}, [three, two], 2)
+""")
+    project.run("--regen-all").assert_outcomes(failed=1)
+    path = project.expected / "test_02_average" / "a.csv"
+    assert path.read_text() == "rate,mean,sd,n\nlow,2.00,1.00,3\nhigh,,,2\n"
+    facts = json.loads(path.with_suffix(".provenance.json").read_text())
+    assert (facts["seeds"], facts["source"]) == ([3, 4, 5, 7, 8], "runs.json")
+    project.run().assert_outcomes(passed=1)
 
 
 def test_regenerating_rewrites_a_table_that_agrees_as_well(stored: Project) -> None:

@@ -83,7 +83,7 @@ def test_second(runs, check):
 @claim("later")
 @trains(DOCUMENT, "a")
 def test_later(runs, check):
-    check(runs.results("a")[0].steps, exact(8))
+    check(runs.results("a").map(lambda result: result.steps), exact([8]))
 
 @claim("plain")
 def test_plain(check):
@@ -207,13 +207,39 @@ def test_the_document_budget_is_judged_from_the_record(project: Trained) -> None
     """Nothing is trained for it, and the report says where the values come from."""
     project.of_claims().run("--budget", "document", "--device", "cpu")
     project.record_what_is_stored()
-    before = project.trainings
+    before = len(project.asked)
     result = project.run("-k", "later", "--claims-json", "out.json")
     result.assert_outcomes(passed=1, deselected=4)
-    assert project.trainings == before
+    assert len(project.asked) == before
     assert "1 claims were judged from the record of " in output(result)
     [run] = json.loads((project.folder / "out.json").read_text())["runs"]
     assert run["records"][0]["source"].startswith("the record of ")
+
+
+def test_a_table_at_the_document_budget_is_compared_with_the_record_alone(
+    project: Trained,
+) -> None:
+    """Runs made anew differ from it in digits: nothing is compared, and nothing is written."""
+    folder = project.expected / "test_02_average"
+    folder.mkdir()
+    (folder / "t.csv").write_text("steps\n9\n")
+    project.entry("t", "not run", kind="training", awaits="x", at_document={"verdict": "exact"})
+    project.test("""
+@claim("t")
+@trains(DOCUMENT, "a")
+def test_t(runs, check, table):
+    steps = runs.results("a").map(lambda result: result.steps)
+    check(steps, exact([8]))
+    table({"steps": list(steps)}, {})
+""")
+    anew = ("--budget", "document", "--device", "cpu")
+    for options in (anew, (*anew, "--regen-all")):
+        project.run(*options).assert_outcomes(passed=1)
+    assert (folder / "t.csv").read_text() == "steps\n9\n"
+    project.record_what_is_stored()
+    project.run().assert_outcomes(failed=1)
+    (folder / "t.csv").write_text("steps\n8\n")
+    project.run().assert_outcomes(passed=1)
 
 
 @pytest.mark.parametrize(
@@ -231,6 +257,23 @@ def test_who_asks_for_the_document_budget_gets_runs_of_this_session(
     monkeypatch.setattr(machine, "gpu_fault", lambda: "")
     project.run(*options, "-k", "later")
     assert [spec.steps for specs in project.asked[before:] for spec in specs] == [8]
+
+
+def test_a_stored_table_is_of_the_record_and_not_of_runs_made_anew(project: Trained) -> None:
+    """Which is neither compared with the latter nor written from them."""
+    project.entry("a", kind="training").test(
+        '@claim("a")\n@trains({"document": CI}, "a")\ndef test_a(runs, check, table):\n'
+        "    check(1, exact(1))\n"
+        '    table.over_seeds({"run": ["a"]}, [runs.perplexities("a")], 2)\n'
+    )
+    anew = ("--budget", "document", "--device", "cpu")
+    for options in (anew, (*anew, "--regen-all")):
+        project.run(*options).assert_outcomes(passed=1)
+    assert not list(project.expected.rglob("*"))
+    project.record_what_is_stored()
+    project.run("--regen-all").assert_outcomes(failed=1)
+    assert (project.expected / "test_02_average" / "a.csv").read_text() == "run,mean,sd,n\na,,,2\n"
+    project.run().assert_outcomes(passed=1)
 
 
 def test_collecting_trains_nothing(project: Trained) -> None:
@@ -669,7 +712,7 @@ def test_a_claim_that_the_small_budget_cannot_decide_is_not_run_at_it(project: T
         "b", "not run", kind="training", awaits="hours", at_document={"verdict": "exact"}
     ).entry("plain").test(
         '@claim("b")\n@trains(BOTH, "a")\ndef test_b(runs, check):\n'
-        "    check(len(runs.seeds), exact(3))\n"
+        '    check(len(runs.results("a")), exact(3))\n'
         '@claim("plain")\ndef test_plain(check):\n    check(1, exact(1))\n'
     )  # fmt: skip
     result = project.run("-m", "not gpu")

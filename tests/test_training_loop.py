@@ -293,6 +293,49 @@ def test_training_learns() -> None:
     assert losses[-1] < math.log(5) < math.log(11)
 
 
+# ---- parameters that are held fixed --------------------------------------------------------------
+
+FIXED = ("mixer.q.weight", "mixer.k.weight")
+
+
+def test_what_is_held_fixed_keeps_every_bit_and_the_rest_is_trained() -> None:
+    spec = replace(SPEC, fixed=FIXED, record=("gradients",), weight_decay=0.1)
+    before = build(transformer, spec).state_dict()
+    result, weights = train(transformer, spec, TEXT)
+    changed = {name for name, value in weights.items() if not torch.equal(value, before[name])}
+    trained = {name for name, _ in build(transformer, spec).named_parameters()}
+    held = {name for name in trained if name.endswith(FIXED)}
+    assert len(held) == 2
+    assert changed == trained - held
+    assert result.snapshots[0].gradients is not None
+    assert set(result.snapshots[0].gradients) == trained - held
+
+
+def test_the_optimiser_has_no_parameter_that_is_held_fixed() -> None:
+    spec = replace(SPEC, fixed=FIXED)
+    model = build(transformer, spec)
+    listed = [p for group in optimiser_of(model, spec).param_groups for p in group["params"]]
+    assert {id(p) for p in listed} == {id(p) for p in model.parameters() if p.requires_grad}
+    assert len(listed) == len(list(model.parameters())) - 2
+
+
+def test_a_run_that_holds_nothing_fixed_is_another_run() -> None:
+    """From the same start; and stopped half-way it goes on to the bit."""
+    spec = replace(SPEC, fixed=FIXED)
+    assert same(build(transformer, spec).state_dict(), build(transformer, SPEC).state_dict())
+    assert not same(train(transformer, spec, TEXT)[1], train(transformer, SPEC, TEXT)[1])
+    states: list[loop.State] = []
+    _, whole = train(
+        transformer, spec, TEXT, save=lambda s: states.append(copy.deepcopy(s)), save_every=0.0
+    )
+    assert same(train(transformer, spec, TEXT, resume=states[3])[1], whole)
+
+
+def test_a_parameter_that_the_model_lacks_cannot_be_held_fixed() -> None:
+    with pytest.raises(ValueError, match=r"no parameter 'mixer\.r\.weight' to hold fixed"):
+        build(transformer, replace(SPEC, fixed=("mixer.r.weight",)))
+
+
 # ---- the mask ------------------------------------------------------------------------------------
 
 
@@ -415,6 +458,17 @@ def test_batches_follow_seed_and_step_and_stay_in_the_training_split() -> None:
     assert torch.equal(first - first[:, :1], torch.arange(9).expand(500, 9))
     # 90 tokens are training: the windows start at 0 to 81, and all of them are drawn.
     assert (int(first.min()), int(first.max())) == (0, 89)
+
+
+def test_no_token_is_predicted_twice_where_each_is_seen_once() -> None:
+    spec = replace(SPEC, data=Text(8, once=True), steps=3)
+    of = batches(spec, torch.arange(100))
+    predicted = torch.cat([of(step)[:, 1:].flatten() for step in range(3)])
+    assert len(set(predicted.tolist())) == len(predicted) == 3 * 3 * 8
+    assert int(predicted.max()) < 90
+    assert not torch.equal(of(0), batches(replace(spec, seed=1), torch.arange(100))(0))
+    with pytest.raises(ValueError, match="90 training tokens hold 11 windows of 8; 4 steps of 3"):
+        batches(replace(spec, steps=4), torch.arange(100))
 
 
 def test_rows_are_repeated() -> None:

@@ -33,7 +33,7 @@ positive = st.floats(1e-9, 1e9)
 any_float = st.floats(allow_nan=False)
 lengths = st.integers(1, 512)
 data: st.SearchStrategy[Data] = st.one_of(
-    st.builds(Text, lengths, st.text("0123456789abcdef", max_size=8)),
+    st.builds(Text, lengths, st.text("0123456789abcdef", max_size=8), st.booleans()),
     st.builds(Schemas, st.sampled_from(["pool", "category"]), whole, whole),
     st.builds(Repeats, whole, whole, whole, whole),
 )
@@ -55,7 +55,8 @@ def specs(draw: st.DrawFn) -> RunSpec:
         trained_on,
         steps=draw(whole), batch=draw(whole), seed=draw(st.integers(0, 2**40)),
         learning_rate=draw(positive), warmup=draw(st.integers(0, 99)), weight_decay=draw(positive),
-        causal=draw(st.booleans()), precision=draw(st.sampled_from(["float32", "bfloat16"])),
+        causal=draw(st.booleans()), fixed=tuple(draw(st.lists(st.text(max_size=3), max_size=2))),
+        precision=draw(st.sampled_from(["float32", "bfloat16", "fastest"])),
         record=tuple(draw(st.lists(st.sampled_from(["scores", "gradients"]), unique=True))),
         record_every=draw(whole),
         evaluations=tuple(draw(st.lists(evaluations(), max_size=3))) if text else (),
@@ -104,7 +105,7 @@ def test_nan_survives_json() -> None:
 CHANGES: dict[str, Any] = {
     "data": Text(9), "steps": 8, "batch": 4, "seed": 1, "learning_rate": 2e-3, "warmup": 1,
     "weight_decay": 0.0, "causal": False, "precision": "bfloat16", "record": ("scores",),
-    "record_every": 4, "model": replace(MODEL, d_head=3),
+    "record_every": 4, "model": replace(MODEL, d_head=3), "fixed": ("head.weight",),
 }  # fmt: skip
 MODEL_CHANGES: dict[str, Any] = {
     "vocabulary": 12, "context": 9, "d_model": 10, "n_blocks": 2, "mixer": "head", "n_heads": 4,
@@ -123,6 +124,7 @@ def test_every_field_that_weights_depend_on_changes_the_digest() -> None:
         if name != "d_head"  # changed above
     ]
     changed += [SPEC.on("a corpus"), replace(SPEC, data=Repeats(8, 8, 4, 4))]
+    changed += [replace(SPEC, data=Text(8, once=True))]
     changed += [replace(SPEC, data=Schemas("pool", 1, 0)), replace(SPEC, data=Repeats(4, 8, 4, 4))]
     digests = {spec.digest() for spec in (SPEC, *changed)}
     assert len(digests) == len(changed) + 1
@@ -211,6 +213,7 @@ def test_names_tell_runs_apart() -> None:
             {"d_head": 3}, {"scaled": False}, {"norm": "post"}, {"positions": "alibi"},
             {"n_blocks": 2}, {"n_blocks": 0}, {"mixer": "average"}, {"residual": False},
         )),
+        {"fixed": ("head.weight",)},
     ]  # fmt: skip
     names = {name_of(replace(SPEC, **change)) for change in changes}
     assert len(names) == len(changes)

@@ -339,7 +339,7 @@ def train_saving_every_step(folder: Path) -> None:
 def test_killed_ten_times_a_run_ends_as_if_undisturbed(tmp_path: Path) -> None:
     """SIGKILL at ten moments, most of the time inside a write: every step is saved here.
 
-    At most the step that was going on is lost; no file is torn.
+    At most the step in progress is lost; no file is torn.
     """
     reference = run(transformer, LONG, store(tmp_path / "reference"), TEXT)
     path = store(tmp_path / "runs").entry(LONG) / CHECKPOINT

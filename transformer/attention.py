@@ -95,8 +95,9 @@ def _mask_scores(scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
     A fully masked query would be a row of -inf, and its softmax 0/0. NaN cannot be undone
     afterwards, for the backward pass multiplies it by zero and gets NaN: such a row keeps finite
-    scores here, and its output is set to zero in the end. That is done in place, on tensors of this function, so a
-    mask allocates what it allocates in the chapter's listing: its negation, and the masked copy.
+    scores here, and its output is set to zero in the end. That is done in place, on tensors of this
+    function, so a mask allocates what it allocates in the chapter's listing: its negation, and the
+    masked copy.
     """
     if mask.dtype == torch.bool:
         forbidden = ~mask

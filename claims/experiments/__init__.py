@@ -13,6 +13,9 @@ from claims.training.spec import ModelSettings
 # Why a trained value that the document prints is compared as it is.
 PRINTED = "the printed value within 5 %: one run, of a seed and of settings that are not printed"
 
+# How far from a printed gain another result would be.
+HALF = "half as many points, or half as many more, would be another result"
+
 # The small budget: width 64, windows of 32 tokens, a learning rate that suits few steps. Chosen by
 # measuring: docs/how-verdicts-are-made.md says by how many standard errors each claim is decided.
 WIDTH, LENGTH, BATCH, RATE = 64, 32, 32, 1e-2

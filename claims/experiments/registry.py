@@ -1,13 +1,20 @@
 """Every experiment by its name."""
 
-from claims.experiments.division import DIVISION_RUNS, STEEPER_RUNS
+from claims.experiments.division import DIVISION_RUNS, FROZEN_RUNS, STEEPER_RUNS
 from claims.experiments.induction import FORMING, INDUCTION
 from claims.experiments.ladder import CLOSE_RUNS, LADDER_RUNS, OVERFITTING_RUNS
 from claims.experiments.leak import LEAK_RUNS
 from claims.experiments.norms import NORM_RUNS
+from claims.experiments.once import ONCE_RUNS
 from claims.experiments.positions import POSITION_RUNS
 from claims.experiments.precision import PRECISION_RUNS
-from claims.experiments.winograd import CATEGORIES, ORDER_BLIND, TEN_SEEDS, WINOGRAD
+from claims.experiments.winograd import (
+    BOTH_LANGUAGES,
+    CATEGORIES,
+    ORDER_BLIND,
+    TEN_SEEDS,
+    WINOGRAD,
+)
 from claims.experiments.winograd_map import WINOGRAD_STEPS, WINOGRAD_VARIANTS
 from claims.training.experiment import Budgets
 from claims.training.spec import RunSpec
@@ -18,14 +25,17 @@ EXPERIMENTS: dict[str, Budgets] = {
     "overfitting": OVERFITTING_RUNS,
     "division": DIVISION_RUNS,
     "division, steeper": STEEPER_RUNS,
+    "division, fixed": FROZEN_RUNS,
     "norms": NORM_RUNS,
     "positions": POSITION_RUNS,
     "leak": LEAK_RUNS,
+    "each token once": ONCE_RUNS,
     "precision": PRECISION_RUNS,
     "categories": CATEGORIES,
     "order-blind": ORDER_BLIND,
     "winograd": WINOGRAD,
     "winograd, ten seeds": TEN_SEEDS,
+    "winograd, both languages": BOTH_LANGUAGES,
     "winograd, steps": WINOGRAD_STEPS,
     "winograd, variants": WINOGRAD_VARIANTS,
     "induction": INDUCTION,

@@ -62,6 +62,8 @@ class Check:
         self.verdict = ""  # what the comparisons come to, once `conclude` has been called
         self.reading = ""  # under which it holds; empty for the most natural one
         self._rerun = rerun
+        # What tells comparisons of an example apart -> their place in `records`.
+        self._of_examples: dict[tuple[str, str, str], int] = {}
         # Reading or setting -> the comparisons that failed under it.
         self._failures: dict[str, list[str]] = {}
 
@@ -195,13 +197,17 @@ class Check:
         return record
 
     def _keep(self, record: Record) -> None:
-        if hypothesis.currently_in_test_context() and self.records and self.records[-1].cases:
-            last = self.records[-1]
-            if all(getattr(last, f) == getattr(record, f) for f in ("kind", "unit", "reading")):
-                record.cases = last.cases + 1
-                self.records[-1] = record
-                return
-        self.records.append(record)
+        """Under Hypothesis, in place of the same comparison of the last example."""
+        if not hypothesis.currently_in_test_context():
+            self.records.append(record)
+            return
+        same = (record.kind, record.unit, record.reading)
+        index = self._of_examples.setdefault(same, len(self.records))
+        if index < len(self.records):
+            record.cases = self.records[index].cases + 1
+            self.records[index] = record
+        else:
+            self.records.append(record)
 
     def _explain(self, record: Record) -> str:
         entry, unit = self.entry, f" {record.unit}" if record.unit else ""

@@ -126,7 +126,7 @@ def _without_words(source: bytes) -> str:
         if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
             text = body[0].value
             if isinstance(text, ast.Constant) and isinstance(text.value, str):
-                body[0] = ast.Pass()
+                node.body = body[1:] or [ast.Pass()]  # type: ignore[attr-defined]
     return ast.dump(tree)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from statistics import fmean, stdev
 from typing import Generic, NamedTuple, TypeVar, overload
 
@@ -40,6 +40,11 @@ class PerSeed(Sequence[T], Generic[T]):
     def map(self, measure: Callable[[T], U]) -> PerSeed[U]:
         """`measure(value)` for each seed."""
         return PerSeed(self.seeds, map(measure, self._values), self.source)
+
+    def at(self, seeds: Container[int]) -> PerSeed[T]:
+        """The values of those of its seeds."""
+        kept = [(s, v) for s, v in zip(self.seeds, self._values, strict=True) if s in seeds]
+        return PerSeed([seed for seed, _ in kept], [value for _, value in kept], self.source)
 
     def where(self, holds: Callable[[T], bool]) -> PerSeed[T]:
         """The seeds whose value satisfies `holds`."""

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from claims.harness.implementation import Implementation
 from claims.harness.paths import CLAIMS
+from claims.harness.per_seed import PerSeed
+from claims.instruments.attention.block_gradients import Ends, of_twelve_blocks
 from claims.instruments.text.corpus import Corpus, CorpusError
 from claims.plugins.session import CORPUS_VARIABLE, corpus_of, given_corpus, tokens_of
 
@@ -77,6 +80,17 @@ def tokenizer(_tokenised: tuple[Any, Tensor]) -> Any:
 def tokens(_tokenised: tuple[Any, Tensor]) -> Tensor:
     """The corpus as ids of `tokenizer`, int64, (tokens,)."""
     return _tokenised[1]
+
+
+@pytest.fixture(scope="session")
+def ends(implementation: Implementation, tokens: Tensor) -> dict[str, PerSeed[Ends]]:
+    """By norm and seed, the gradients in block 1 and in block 12 before the first step."""
+    return {
+        norm: PerSeed(
+            range(16), [of_twelve_blocks(implementation, tokens, norm, s) for s in range(16)]
+        )
+        for norm in ("pre", "post")
+    }
 
 
 def _runs_claims(config: pytest.Config) -> bool:

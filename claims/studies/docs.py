@@ -1,6 +1,7 @@
 """The generated parts of README.md and docs/: `python -m claims.studies.docs`.
 
-They show the ledger and the records in fixtures/studies. Nothing is measured for them.
+They show the ledger, the stored tables of the chapter and the records in fixtures/studies. Nothing
+is measured for them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ from collections.abc import Sequence
 from claims.harness import paths
 from claims.harness.files import write_whole
 from claims.harness.ledger import load_ledger
-from claims.studies import document_tables, repetitions, verdicts, winograd_tables
+from claims.studies import (
+    chapter_tables,
+    document_tables,
+    repetitions,
+    verdicts,
+    winograd_tables,
+)
 from claims.studies.markdown import COMMAND, with_parts
 
 
@@ -29,16 +36,14 @@ def generated() -> dict[str, dict[str, str]]:
     ledger = load_ledger(paths.LEDGER)
     return {
         "README.md": {
-            "verdicts": verdicts.by_section(ledger, verdicts.on_cpu(ledger, "ci"))
+            "verdicts": verdicts.by_section(ledger, verdicts.stored())
             + "\n"
-            + verdicts.summary(ledger),
+            + verdicts.summary(ledger, verdicts.stored()),
         },
         "docs/results.md": {
-            "verdicts at the chapter's budget": verdicts.by_section(
-                ledger, verdicts.on_cpu(ledger, "document")
-            ),
-            "refuted": verdicts.sentences(ledger, "refuted"),
-            "open": verdicts.sentences(ledger, "open"),
+            "refuted": verdicts.sentences(ledger, "refuted", verdicts.stored()),
+            "open": verdicts.sentences(ledger, "open", verdicts.stored()),
+            "the chapter's tables": chapter_tables.restored(ledger),
             **document_tables.tables(document_tables.values_of(_rows("document/runs.csv"))),
         },
         "docs/winograd.md": {

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from claims.experiments.division import DIVISION_RUNS, STEEPER_RUNS
+from claims.experiments.division import BY_WIDTH_AND_RATE
 from claims.experiments.ladder import LADDER_RUNS, OVERFITTING_RUNS
 from claims.experiments.leak import LEAK_RUNS
 from claims.experiments.norms import NORM_RUNS
@@ -36,11 +36,7 @@ from claims.training.store import RESULT, SCORES, listed
 EXPERIMENTS = {
     "ladder": LADDER_RUNS,
     "overfitting": OVERFITTING_RUNS,
-    "division": {
-        "document": Experiment(
-            {**DIVISION_RUNS["document"].runs, **STEEPER_RUNS["document"].runs}, seeds=3
-        )
-    },
+    "division": BY_WIDTH_AND_RATE,
     "norms": NORM_RUNS,
     "positions": POSITION_RUNS,
     "leak": LEAK_RUNS,

@@ -1,24 +1,34 @@
-"""The ledger's verdicts in Markdown: how many by section, and the sentences of one verdict."""
+"""The verdicts in Markdown: how many by section, and the sentences of one verdict.
+
+    pytest claims -m "not gpu" --claims-json claims.json
+    python -m claims.studies.verdicts claims.json
+
+writes the verdicts of that run down, for the table of README.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from claims.harness.ledger import Entry, Ledger
+from claims.harness import paths
+from claims.harness.files import write_whole
+from claims.harness.ledger import Entry, Ledger, load_ledger
 from claims.harness.report import VERDICTS
 from claims.studies.markdown import table
 
 COLUMNS = (*(verdict for verdict in VERDICTS if verdict != "failed"), "background")
+STORED = paths.FIXTURES / "studies" / "verdicts.json"
 BUDGETS = {"ci": "the small budget", "document": "the chapter's budget"}
 
 
-def on_cpu(ledger: Ledger, budget: str) -> dict[str, str]:
-    """The verdicts that a run without a GPU is expected to give, trained claims at this budget."""
-    return {
-        name: "not run" if "gpu" in entry.needs else entry.verdict_at(budget)
-        for name, entry in ledger.entries.items()
-    }
+def stored() -> dict[str, str]:
+    """The verdicts of the run that was written down, by claim."""
+    found: dict[str, str] = json.loads(STORED.read_text(encoding="utf-8"))["verdicts"]
+    return found
 
 
 def by_section(ledger: Ledger, found: Mapping[str, str]) -> str:
@@ -29,23 +39,28 @@ def by_section(ledger: Ledger, found: Mapping[str, str]) -> str:
     return table(["section", *COLUMNS], [*rows, ["all", *(str(total[v] or "") for v in COLUMNS)]])
 
 
-def summary(ledger: Ledger) -> str:
+def summary(ledger: Ledger, found: Mapping[str, str]) -> str:
     """What the entries of the table are, and why some are not run, in two sentences."""
-    entries = ledger.entries.values()
-    beyond = [entry for entry in entries if entry.beyond]
-    gpu = sum("gpu" in entry.needs for entry in entries)
-    long = sum(entry.needs_document for entry in entries)
+    beyond = sum(bool(entry.beyond) for entry in ledger.entries.values())
+    left = [ledger[name] for name, verdict in found.items() if verdict == "not run"]
+    gpu = sum("gpu" in entry.needs for entry in left)
+    long = sum(entry.needs_document for entry in left)
     return (
-        f"{len(entries) - len(beyond)} entries are sentences and numbers of the chapter; "
-        f"{len(beyond)} go beyond it.\n"
-        f"Of the {gpu + long} that are not run, {gpu} need a GPU, and {long} need the chapter's "
-        "own budget of training.\n"
+        f"{len(found) - beyond} entries are sentences and numbers of the chapter; {beyond} go "
+        f"beyond it.\nOf the {len(left)} that are not run, {gpu} need a GPU, and {long} need runs "
+        "at the chapter's own budget of training\nthat the record lacks.\n"
     )
 
 
-def sentences(ledger: Ledger, verdict: str) -> str:
-    """Every sentence with this verdict at one of its budgets, by section, with the reason."""
-    found = [e for e in ledger.entries.values() if verdict in _verdicts(e).values()]
+def sentences(ledger: Ledger, verdict: str, run: Mapping[str, str]) -> str:
+    """Every sentence with this verdict at one of its budgets, by section, with the reason.
+
+    Those that the run did not decide are left out.
+    """
+    found = [
+        entry for entry in ledger.entries.values()
+        if verdict in _verdicts(entry).values() and run[entry.id] != "not run"
+    ]
     beyond = sum(bool(entry.beyond) for entry in found)
     parts = [f"{len(found) - beyond} sentences of the chapter, and {beyond} beyond it.\n"]
     for section in ledger.sections:
@@ -78,3 +93,26 @@ def _item(entry: Entry, verdict: str) -> str:
     text = f"**{entry.statement}** {reason}{others}"
     link = f"[`{entry.id}`](../{folder}/{entry.module}.py)"
     return f"- {entry.place}: {text}\n  {link}\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m claims.studies.verdicts", description="Write down the verdicts of a run."
+    )
+    parser.add_argument("file", type=Path, help="a file that --claims-json wrote")
+    file: Path = parser.parse_args(arguments).file
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        facts = {key: data[key] for key in ("made", "command", "base_seed", "machine", "verdicts")}
+    except (OSError, KeyError, ValueError) as error:
+        parser.error(f"{file} is no file that --claims-json wrote ({error})")
+    missing = set(load_ledger(paths.LEDGER).entries) ^ set(facts["verdicts"])
+    if missing or "failed" in facts["verdicts"].values():
+        parser.error(f"{file} is of no whole and green run: {', '.join(sorted(missing)) or 'red'}")
+    write_whole(STORED, json.dumps(facts, indent=1) + "\n")
+    print(f"wrote {STORED.relative_to(paths.ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -27,8 +27,9 @@ def batches(spec: RunSpec, ids: Tensor | None) -> Batches:
         ValueError: a run on text without a text, or a text too short for one window.
     """
     match spec.data:
-        case Text(length=length):
-            return _windows(spec, training_split(ids), length)
+        case Text(length=length, once=once):
+            windows = _windows_once if once else _windows
+            return windows(spec, training_split(ids), length)
         case Schemas() as data:
             rows = _LANGUAGES[data.language].encode(schemas(data)[1].train)
             return lambda step: rows[_integers(spec, step, len(rows), spec.batch)]
@@ -65,6 +66,18 @@ def _windows(spec: RunSpec, ids: Tensor, length: int) -> Batches:
         raise ValueError(f"{len(ids)} training tokens hold no window of {length} and the next one")
     windows = ids.unfold(0, length + 1, 1)                               # (N - length, length + 1)
     return lambda step: windows[_integers(spec, step, len(windows), spec.batch)]
+
+
+def _windows_once(spec: RunSpec, ids: Tensor, length: int) -> Batches:
+    windows = ids.unfold(0, length + 1, length)                          # the next token is shared
+    if spec.steps * spec.batch > len(windows):
+        raise ValueError(
+            f"{len(ids)} training tokens hold {len(windows)} windows of {length}; "
+            f"{spec.steps} steps of {spec.batch} need {spec.steps * spec.batch} of them"
+        )
+    generator = torch.Generator().manual_seed(seed_of("order", spec.seed))
+    order = torch.split(torch.randperm(len(windows), generator=generator), spec.batch)
+    return lambda step: windows[order[step]]
 
 
 def _integers(spec: RunSpec, step: int, below: int, *shape: int) -> Tensor:

@@ -24,10 +24,10 @@ from claims.instruments.languages.repeated_rows import (
     repeated,
 )
 from claims.instruments.languages.schemas import CROSSER, Language, Sentence
-from claims.training.batches import held_out
+from claims.training.batches import held_out, schemas
 from claims.training.measurement import Measurement
 from claims.training.results import Runs
-from claims.training.spec import Repeats, RunSpec
+from claims.training.spec import Repeats, RunSpec, Schemas
 
 Rows = list[list[float]]
 
@@ -94,6 +94,16 @@ def _attention(spec: RunSpec, model: Any) -> Attention:
     return Attention(printed(TIRED), printed(WET), mean, greatest)
 
 
+def _one_preference(spec: RunSpec, model: Any) -> float:
+    return answers.one_preference(model, *held_out(spec))
+
+
+def _first_noun_read(spec: RunSpec, model: Any) -> float:
+    language, parts = schemas(cast(Schemas, spec.data))
+    crosser = [sentence for sentence in parts.held_out if sentence.adjective in CROSSER]
+    return answers.first_noun_by_probe(model, language, parts.train, crosser, 0)
+
+
 def _first_noun_ahead(spec: RunSpec, model: Any) -> float:
     language, sentences = held_out(spec)
     crosser = [sentence for sentence in sentences if sentence.adjective in CROSSER]
@@ -133,6 +143,10 @@ ATTENTION = Measurement("attention", _attention, asdict, lambda data: Attention(
 # The share of crosser sentences in which the first noun is ahead of the second after block 1, by
 # the final LayerNorm and the output head (the logit lens).
 FIRST_NOUN_AHEAD = Measurement("first noun ahead after block 1", _first_noun_ahead)
+# The share of crosser sentences whose first noun a linear probe reads off the stream after it.
+FIRST_NOUN_READ = Measurement("first noun read after block 1", _first_noun_read)
+# The share of held-out pairs of which the model prefers the same noun with every adjective.
+ONE_PREFERENCE = Measurement("one preference", _one_preference)
 INDUCTION = Measurement("induction", _induction, asdict, lambda data: Induction(**data))
 
 

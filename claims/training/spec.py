@@ -43,11 +43,13 @@ class ModelSettings:
 class Text:
     """Windows of `length` tokens of the corpus, drawn uniformly from its training split.
 
-    `corpus` is the sha256 of the token ids; `RunSpec.on` fills it in.
+    `corpus` is the sha256 of the token ids; `RunSpec.on` fills it in. With `once` the windows do
+    not overlap and none comes again, so that every token is predicted at most once.
     """
 
     length: int
     corpus: str = ""
+    once: bool = False
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,9 @@ class RunSpec:
         data = {"kind": type(self.data).__name__.lower(), **asdict(self.data)}
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "evaluations"}
         values |= {"model": asdict(self.model), "data": data, "record": list(self.record)}
-        # Left out where it is empty, so that runs stored before there was such a field are found.
+        # Left out where they are empty, so that runs stored before these fields are found.
+        if not data.get("once", True):
+            del data["once"]
         fixed = list(values.pop("fixed"))
         return {**values, "fixed": fixed} if fixed else values
 

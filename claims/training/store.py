@@ -38,7 +38,7 @@ Weights = dict[str, Tensor]
 
 
 class RunStoreWarning(UserWarning):
-    """A run could not be kept, or is damaged in the store: it is trained again, and nothing is lost."""
+    """A run could not be kept, or is damaged in the store. It is trained again; nothing is lost."""
 
 
 class Busy(Exception):

@@ -45,6 +45,12 @@ def rows_of_seed_0(attention: Attention, d_k: int) -> Rows:
     return draw_rows(attention, d_k, torch.Generator().manual_seed(0))
 
 
+def rows_by_width(attention: Attention, widths: Sequence[int]) -> Rows:
+    """Those of several widths, stacked: (widths, n_rows, KEYS)."""
+    rows = [rows_of_seed_0(attention, d) for d in widths]
+    return Rows(*(torch.stack(weights) for weights in zip(*rows, strict=True)))
+
+
 def spread_of_pairs(
     attention: Attention, widths: Sequence[int], pairs: int
 ) -> dict[int, tuple[float, float]]:

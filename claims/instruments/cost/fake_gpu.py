@@ -21,6 +21,8 @@ from torch.utils._pytree import tree_leaves
 from claims.instruments.cost.memory.allocator import block_bytes
 from claims.instruments.cost.memory.cuda_paths import MATRIX_PRODUCTS, as_on_cuda
 
+META = torch.device("meta")
+
 
 @dataclass(frozen=True)
 class Bytes:
@@ -126,21 +128,20 @@ class CudaGpu:
 
 
 @contextmanager
-def fake_gpu(workspace: int) -> Iterator[Gpu]:
-    """The meta device as a GPU that gives cuBLAS `workspace` bytes at its first product.
+def fake_gpu(workspace: int, device: torch.device = META) -> Iterator[Gpu]:
+    """The meta device, or the CPU, as a GPU: cuBLAS takes `workspace` bytes at its first product.
 
     It does not use the instrument `memory`, with which it is compared: its count grows when a
     storage is made and falls when it is freed. Its blocks are as small as they can be.
     """
-    with as_on_cuda(), _FakeGpu(workspace) as gpu:
+    with as_on_cuda(), _FakeGpu(workspace, device) as gpu:
         yield gpu
 
 
 class _FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    device = torch.device("meta")
-
-    def __init__(self, workspace: int) -> None:
+    def __init__(self, workspace: int, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.device = device
         self._workspace, self._multiplied = workspace, False
         self._cap: float = float("inf")
         self._in_use = self._most = Bytes(0, 0)

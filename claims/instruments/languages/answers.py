@@ -5,15 +5,23 @@ Models give logits (B, T, V) for tokens (B, T); everything is read at position S
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from claims.instruments.attention.activations import attention_weights, passing_through
-from claims.instruments.languages.schemas import SCORED, Language, Sentence, count_answers
+from claims.instruments.languages.schemas import (
+    SCORED,
+    Language,
+    Pair,
+    Sentence,
+    count_answers,
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,48 @@ def mean_row(model: Any, language: Language, sentence: Sentence, block: int) -> 
     return rows(model, language, [sentence], block)[0].mean(0)
 
 
+def one_preference(model: Any, language: Language, sentences: Sequence[Sentence]) -> float:
+    """The share of pairs of nouns of which the model prefers the same one with every adjective.
+
+    Right for four of the eight adjectives, and wrong for the other four.
+    """
+    above = (margins(answer_logits(model, language, sentences), language, sentences) > 0).tolist()
+    preferred: defaultdict[Pair, set[str]] = defaultdict(set)
+    for sentence, right in zip(sentences, above, strict=True):
+        preferred[sentence.x, sentence.y].add(sentence.referent if right else sentence.other)
+    return sum(len(nouns) == 1 for nouns in preferred.values()) / len(preferred)
+
+
+@torch.no_grad()
+def stream(model: Any, language: Language, sentences: Sequence[Sentence], block: int) -> Tensor:
+    """(N, d): the residual stream at position SCORED after `block`."""
+    tokens = language.encode(sentences)[:, : SCORED + 1]
+    _, after = passing_through(model.blocks[block], lambda: model(tokens))
+    return after[:, SCORED]
+
+
+def first_noun_by_probe(
+    model: Any, language: Language, seen: Sequence[Sentence], sentences: Sequence[Sentence],
+    block: int,
+) -> float:
+    """How often a linear probe names the first noun from the residual stream after `block`.
+
+    The probe is fitted by least squares to the sentences `seen` (Alain and Bengio 2016), and its
+    greatest output counts.
+    """
+    nouns = sorted({s.x for s in language.sentences()})
+
+    def rows_of(some: Sequence[Sentence]) -> Tensor:
+        rows = stream(model, language, some, block).double()
+        return torch.cat([rows, torch.ones(len(rows), 1, dtype=torch.float64)], dim=1)
+
+    wanted = torch.tensor([nouns.index(s.x) for s in seen])
+    probe = torch.linalg.lstsq(rows_of(seen), F.one_hot(wanted, len(nouns)).double()).solution
+    named = (rows_of(sentences) @ probe).argmax(-1).tolist()
+    right = sum(nouns[i] == s.x for i, s in zip(named, sentences, strict=True))
+    return float(right / len(sentences))
+
+
 @torch.no_grad()
 def logit_lens(
     model: Any, language: Language, sentences: Sequence[Sentence], block: int
@@ -78,9 +128,7 @@ def logit_lens(
     The residual stream goes through the final LayerNorm and the output head as it is (the logit
     lens, nostalgebraist 2020).
     """
-    tokens = language.encode(sentences)[:, : SCORED + 1]
-    _, stream = passing_through(model.blocks[block], lambda: model(tokens))
-    ended = stream[:, SCORED]
+    ended = stream(model, language, sentences, block)
     if model.norm is not None:
         ended = model.norm(ended)
     logits: Tensor = model.head(ended)
