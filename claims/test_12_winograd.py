@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from fractions import Fraction
 from functools import partial
+from operator import itemgetter
 from statistics import fmean, median, stdev
 from typing import Any
 
@@ -26,7 +27,8 @@ from torch import Tensor
 from claims.experiments.winograd import (
     AVERAGE,
     CATEGORIES,
-    ONE_BLOCK_STEPS,
+    LONGER,
+    MAPS,
     ORDER_BLIND,
     TEN_SEEDS,
     WINOGRAD,
@@ -160,7 +162,7 @@ def test_the_bag_of_words_beats_the_transformer(runs: Runs, check: Check) -> Non
     """
     for name, rate in (("at 1e-2", ", 1e-2"), ("at 1e-3", "")):
         average, block = (right(runs, f"{model}{rate}") for model in ("average", "one block"))
-        check.under(name)(average - block, seed_mean_within((0.0, 1.0), "ahead"))
+        check.under(name)(average - block, seed_mean_within((0.001, 1.0), "ahead"))
 
 
 @claim("pool-16-nouns")
@@ -419,7 +421,7 @@ def test_each_printed_row_sums_to_one(check: Check, expected: Expected) -> None:
 
 
 @claim("map-blk1-tired")
-@trains(TEN_SEEDS, "two blocks")
+@trains(MAPS, "full", "small")
 def test_the_first_row_for_tired(runs: Runs, check: Check, expected: Expected) -> None:
     """Block 1 at position 14, tired: 0.70 on animal, 0.06 street, 0.05 comma, 0.19 the, 0 else.
 
@@ -429,21 +431,27 @@ def test_the_first_row_for_tired(runs: Runs, check: Check, expected: Expected) -
 
 
 @claim("map-blk2-tired")
-@trains(TEN_SEEDS, "two blocks")
+@trains(MAPS, "full", "small")
 def test_the_second_row_for_tired(runs: Runs, check: Check, expected: Expected) -> None:
-    """Block 2 at position 14, tired: 1.00 on the adjective."""
-    _check_row(check, runs, TIRED, 1, expected["row"])
+    """Block 2 at position 14, tired: 1.00 on the adjective: in a seed.
+
+    Of the greatest distances between a seed's cells and the printed ones the least.
+    """
+    for settings_ in ("small", "full"):
+        rows = _rows(runs, settings_, TIRED, 1)
+        nearest = min(max(map(abs, _minus(row, expected["row"]))) for row in rows)
+        check.under(settings_)(nearest, within(0.0, 0.005, "half a unit of the last digit"))
 
 
 @claim("map-blk1-wet")
-@trains(TEN_SEEDS, "two blocks")
+@trains(MAPS, "full", "small")
 def test_the_first_row_for_wet(runs: Runs, check: Check, expected: Expected) -> None:
     """Block 1 at position 14, wet: the same digits as for tired."""
     _check_row(check, runs, WET, 0, expected["row"])
 
 
 @claim("map-blk2-wet")
-@trains(TEN_SEEDS, "two blocks")
+@trains(MAPS, "full", "small")
 def test_the_second_row_for_wet(runs: Runs, check: Check, expected: Expected) -> None:
     """Block 2 at position 14, wet: 0.49 street, 0.25 the, 0.20 too, 0.03 wet, 0.03 cross."""
     _check_row(check, runs, WET, 1, expected["row"])
@@ -467,7 +475,7 @@ def test_block_1_differs_between_the_sentences_in_other_seeds(runs: Runs, check:
     For each seed the greatest difference of a cell; one is above a tenth of the weight.
     """
     apart = runs.measured("two blocks", ATTENTION).map(
-        lambda seen: max(abs(a - b) for a, b in zip(seen.tired[0], seen.wet[0], strict=True))
+        lambda seen: max(map(abs, _minus(seen.tired[0], seen.wet[0])))
     )
     check(max(apart), within(0.1, 1.0, "a tenth, where print shows a hundredth"))
 
@@ -557,12 +565,11 @@ def test_the_second_block_follows_a_rule_over_all_adjectives(runs: Runs, check: 
 
 
 @claim("pool-one-block-92.7")
-@trains(ONE_BLOCK_STEPS, "800 steps", "3,000 steps")
+@trains(LONGER, "one block")
 def test_one_block_is_right_in_92_7_percent(runs: Runs, check: Check, expected: Expected) -> None:
-    """In the pool language one block names the right noun in 92.7 %: in a seed."""
-    for steps in ("800 steps", "3,000 steps"):
-        nearest = _nearest(right(runs, steps), expected["value"])
-        check.under(steps)(nearest, digits(expected["value"], 3))
+    """In the pool language one block names the right noun in 92.7 %."""
+    print_ = printed_run(expected["value"], expected["value"] - 0.5, "guessing between two nouns")
+    check(right(runs, "one block"), print_)
 
 
 @claim("one-block-solves-it-too")
@@ -601,7 +608,7 @@ def test_two_blocks_learn_the_pool_language(runs: Runs, check: Check) -> None:
 def test_two_blocks_learn_it_sooner_than_one(runs: Runs, check: Check) -> None:
     """After the same number of steps two blocks are ahead of one: the difference, seed by seed."""
     one, two = (right(runs, f"{blocks}, 500") for blocks in ("one block", "two blocks"))
-    check(two - one, seed_mean_within((0.0, 0.6), "ahead, by at most what guessing misses"))
+    check(two - one, seed_mean_within((0.0, 1.0), "ahead"))
 
 
 @claim("printed-row-crosser-on-adjective")
@@ -733,6 +740,17 @@ def _nearest(shares: PerSeed[float], printed: float) -> float:
     return min(shares, key=lambda share: abs(share - printed))
 
 
+def _rows(runs: Runs, label: str, sentence: Sentence, block: int) -> PerSeed[list[float]]:
+    """What the scored position of a printed sentence looks at in a block, averaged over heads."""
+    return runs.measured(label, ATTENTION).map(
+        lambda seen: (seen.tired if sentence == TIRED else seen.wet)[block]
+    )
+
+
+def _minus(row: Sequence[float], other: Sequence[float]) -> list[float]:
+    return [a - b for a, b in zip(row, other, strict=True)]
+
+
 def _check_row(
     check: Check, runs: Runs, sentence: Sentence, block: int, printed: Sequence[float]
 ) -> None:
@@ -740,26 +758,22 @@ def _check_row(
 
     That cell is chosen from fifteen, so that each has a fifteenth of the error (Bonferroni).
     """
-    rows = runs.measured("two blocks", ATTENTION).map(
-        lambda seen: (seen.tired if sentence == TIRED else seen.wet)[block]
-    )
-
-    def departure(i: int) -> float:
-        values = [row[i] for row in rows]
-        return abs(printed[i] - fmean(values)) / stdev(values)
-
-    i = max(range(len(printed)), key=departure)
     level = 1 - 0.01 / len(printed)
-    print_ = printed_run(printed[i], 0.2, "a fifth of the weight", level)
-    check(rows.map(lambda row: row[i]), print_, facts={"cell": sentence.words[i]})
+    for settings_ in ("full", "small"):
+        cells = [
+            _rows(runs, settings_, sentence, block).map(itemgetter(i)) for i in range(len(printed))
+        ]
+        departures = [abs(p - fmean(c)) / stdev(c) for p, c in zip(printed, cells, strict=True)]
+        i = departures.index(max(departures))
+        print_ = printed_run(printed[i], 0.2, "a fifth of the weight", level)
+        check.under(settings_)(cells[i], print_, facts={"cell": sentence.words[i]})
 
 
 def _spread_within_roles(seen: Attention) -> float:
     """How far the rows of adjectives of one role differ, in units of how far the roles do."""
 
     def distance(one: str, other: str) -> float:
-        rows = zip(seen.mean[one], seen.mean[other], strict=True)
-        return max(abs(a - b) for a, b in rows)
+        return max(map(abs, _minus(seen.mean[one], seen.mean[other])))
 
     within_roles = max(distance(a, b) for role in (CROSSER, CROSSED) for a in role for b in role)
     return within_roles / min(distance(a, b) for a in CROSSER for b in CROSSED)

@@ -72,10 +72,13 @@ WINOGRAD: Budgets = {
     ),
 }
 
-# One block after as many steps as two need, and after those of l.13.
-ONE_BLOCK_STEPS: Budgets = {
+# One block after the steps of l.13; after as many as two blocks need, it still learns.
+LONGER: Budgets = {"document": Experiment({"one block": full(ONE, IN_POOL, 3000)}, seeds=10)}
+
+# Of whose attention a map is printed, at two settings.
+MAPS: Budgets = {
     "document": Experiment(
-        {f"{steps:,} steps": full(ONE, IN_POOL, steps) for steps in (800, 3000)}, seeds=10
+        {"full": full(TWO, IN_POOL, 800), "small": small(TWO, IN_POOL, 500)}, seeds=10
     ),
 }
 
