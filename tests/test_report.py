@@ -7,7 +7,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from jsonschema import Draft202012Validator
 
+from claims.harness.report import LONGEST_MESSAGE, SCHEMA, VERSION
 from conftest import Project, output
 
 TESTS = """
@@ -97,6 +99,60 @@ def test_json_and_junit_say_the_same(mixed: Project, tmp_path: Path) -> None:
     }
     printed = next(p for p in properties if p.get("claim") == "printed")
     assert json.loads(printed["check 1"] or "")["expected"] == "2.43"
+
+
+def test_the_json_file_keeps_its_schema(mixed: Project) -> None:
+    mixed.run("--claims-json", "out.json")
+    data = json.loads((mixed.folder / "out.json").read_text())
+    schema = json.loads(SCHEMA.read_text())
+    Draft202012Validator.check_schema(schema)
+    assert [*Draft202012Validator(schema).iter_errors(data)] == []
+    assert data["version"] == VERSION
+    for path in (["version"], ["runs", 0, "records", 0, "ok"], ["runs", 0, "message"]):
+        broken = json.loads(json.dumps(data))
+        *outer, last = path
+        place = broken
+        for key in outer:
+            place = place[key]
+        del place[last]
+        assert [*Draft202012Validator(schema).iter_errors(broken)], path
+
+
+def test_the_json_file_has_the_place_of_each_test_and_what_a_failure_says(mixed: Project) -> None:
+    mixed.run("--claims-json", "out.json")
+    text = (mixed.folder / "out.json").read_text()
+    runs = {run["claim"]: run for run in json.loads(text)["runs"]}
+    lines = (mixed.claims / "test_02_average.py").read_text().splitlines()
+    for run in runs.values():
+        file, _, line = run["source"].partition(":")
+        assert file == "claims/test_02_average.py"
+        assert lines[int(line) - 1] == f'@claim("{run["claim"]}")'
+        assert bool(run["message"]) == (run["verdict"] == "failed")
+    assert "equality" in runs["wrong"]["message"]
+    assert "no_such_fixture" in runs["broken"]["message"]
+    # A line for each run: what differs between two files can be read.
+    assert sum(line.startswith('  {"claim"') for line in text.splitlines()) == len(runs)
+
+
+def test_infinity_is_text_and_a_huge_message_is_shortened(project: Project) -> None:
+    project.entry("huge").test(
+        '@claim("huge")\n'
+        "def test_huge(check):\n"
+        "    check(math.inf, within(0, 1, 'x'))\n"
+    ).entry("long").test(
+        '@claim("long")\n'
+        "def test_long(check):\n"
+        "    raise ValueError('first' + 'x' * 10**6 + 'last')\n"
+    )
+    project.run("--claims-json", "out.json")
+    text = (project.folder / "out.json").read_text()
+    assert "Infinity" not in text
+    runs = {run["claim"]: run for run in json.loads(text)["runs"]}
+    assert runs["huge"]["records"][0]["measured"] == "inf"
+    message = runs["long"]["message"]
+    assert len(message) < LONGEST_MESSAGE + 100
+    assert "characters left out" in message
+    assert "last" in message
 
 
 def test_a_claim_over_several_seeds_has_its_worst_verdict(project: Project) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import shutil
 import textwrap
 from collections import Counter
@@ -13,15 +14,21 @@ from typing import Any
 
 import pytest
 
-from claims.harness import machine
+from claims.harness import machine, paths
 from claims.harness.check import Check
 from claims.harness.diagnosis import Likeness, looks_like
 from claims.harness.files import write_whole
 from claims.harness.ledger import Entry, Ledger
-from claims.harness.options import asks_for_everything, command
+from claims.harness.options import asks_for_everything, asks_for_gpu, command
+from claims.harness.provenance import commit
 from claims.harness.stash import CORPUS_LINE
+from claims.harness.tolerance.judgement import plain
 
 VERDICTS = ("exact", "holds", "open", "refuted", "not run", "failed")
+# Of the JSON file. Raise it when a key is renamed or comes to mean something else.
+VERSION = 2
+SCHEMA = paths.FIXTURES / "results.schema.json"
+LONGEST_MESSAGE = 20_000  # characters of a failure that are kept
 
 
 def properties(
@@ -56,12 +63,19 @@ def properties(
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run of one claim."""
+    """One run of one claim.
+
+    source     file and line of the test
+    reason     why it is not run, refuted or open
+    message    what pytest says of a failure
+    """
 
     claim: str
     test: str
+    source: str
     verdict: str
     reason: str
+    message: str
     expected_verdict: str
     budget: str
     read_as: str
@@ -76,6 +90,13 @@ class Report:
         self._config = config
         self._ledger = ledger
         self._outcomes: dict[str, Outcome] = {}
+        self._facts = {
+            **machine.description(),
+            "python": platform.python_version(),
+            "system": f"{platform.system()} {platform.machine()}",
+            # Read now: after a claim has crashed the GPU, it cannot be asked any more.
+            **(machine.gpu() if asks_for_gpu(config) else {}),
+        }
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         texts = {str(name): str(value) for name, value in report.user_properties}
@@ -84,13 +105,18 @@ class Report:
         self._outcomes[report.nodeid] = Outcome(
             claim=texts["claim"],
             test=report.nodeid,
+            source=_place(report),
             verdict="failed" if report.failed else texts["verdict"],
             reason=texts["reason"],
+            message=_shortened(report.longreprtext) if report.failed else "",
             expected_verdict=texts["expected verdict"],
             budget=texts["budget"],
             read_as=texts["read as"],
             seconds=report.duration,
-            records=[json.loads(text) for name, text in texts.items() if name.startswith("check ")],
+            records=[
+                plain(json.loads(text))  # JSON has no infinity
+                for name, text in texts.items() if name.startswith("check ")
+            ],
         )
 
     @pytest.hookimpl(trylast=True)
@@ -99,7 +125,7 @@ class Report:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         target = self._config.getoption("claims_json")
         if target and self._outcomes:
-            write_whole(Path(target), json.dumps(self._as_data(), indent=1) + "\n")
+            write_whole(Path(target), to_text(self.as_data()))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self._outcomes:
@@ -260,14 +286,17 @@ class Report:
             if entry.has_test and entry.id not in seen and not self._left_out(entry)
         ]
 
-    def _as_data(self) -> dict[str, Any]:
+    def as_data(self) -> dict[str, Any]:
+        """What `--claims-json` writes; its schema is fixtures/results.schema.json."""
         config = self._config
         return {
+            "version": VERSION,
             "made": datetime.now(UTC).isoformat(timespec="seconds"),
             "command": command(config),
             "implementation": config.getoption("implementation"),
             "base_seed": config.getoption("base_seed"),
-            "machine": machine.description(),
+            "commit": commit(),
+            "machine": self._facts,
             "corpus": config.stash.get(CORPUS_LINE, "not looked up"),
             "verdicts": self.verdicts(),
             "looks_like": [asdict(each) for each in self.likenesses()],
@@ -281,6 +310,29 @@ class Report:
                 for outcome in self._outcomes.values()
             ],
         }
+
+
+def to_text(data: dict[str, Any]) -> str:
+    """As JSON with a line for each run, which is short and shows what differs between two files."""
+    head = json.dumps({key: value for key, value in data.items() if key != "runs"}, indent=1)
+    runs = ",\n".join(f"  {json.dumps(run)}" for run in data["runs"])
+    return f'{head.removesuffix("}").rstrip()},\n "runs": [\n{runs}\n ]\n}}\n'
+
+
+def _place(report: pytest.TestReport) -> str:
+    """claims/test_02_average.py:31, the first line of the test."""
+    file, line, _ = report.location
+    return Path(file).as_posix() + ("" if line is None else f":{line + 1}")
+
+
+def _shortened(message: str) -> str:
+    """A message that is not too long for a report; its end says most."""
+    left_out = len(message) - LONGEST_MESSAGE
+    if left_out <= 0:
+        return message
+    first = LONGEST_MESSAGE // 4
+    last = message[first + left_out :]
+    return f"{message[:first]}\n[{left_out} characters left out]\n{last}"
 
 
 def _wrap(text: str) -> list[str]:
