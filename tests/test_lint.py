@@ -179,7 +179,7 @@ RULES: dict[str, Rule] = {
     "imports pytest": imports_of("pytest"),
     "an instrument imports a room or a judge": imports_of_claims_beside(
         "claims.instruments", "claims.harness.files", "claims.harness.seeds",
-        "claims.harness.implementation",
+        "claims.harness.implementation", "claims.harness.layout",
     ),
     "training imports experiments or plugins": imports_of_claims_beside(
         "claims.training", "claims.instruments", "claims.harness"
