@@ -160,7 +160,7 @@ def test_the_fifteen_lines_are_the_language_model_with_the_average_alone(
             vocabulary=V, context=T, d_model=d, residual=False, **BARE
         )
     ).double()
-    other.load_state_dict(model.state_dict())
+    implementation.set_weights(other, token=model.token.weight, head=model.head.weight)
     tokens = rng.integers(0, V, 2, T, salt="tokens")
     sizes = model.token.weight[tokens].abs().cumsum(1) @ model.head.weight.abs().T
     m = sizes / torch.arange(1, T + 1)[:, None]
@@ -421,7 +421,8 @@ def test_a_mean_cannot_tell_who_bit_whom(
         )
     ).double()
     one, other = model(ids)[:, -1].detach()
-    m = model.token.weight[ids[0]].abs().mean(0) @ model.head.weight.abs().T
+    token, head = (implementation.weight(model, role).abs() for role in ("token", "head"))
+    m = token[ids[0]].mean(0) @ head.T
     because = "T + 1 roundings in a mean, d + 1 in a product, on either side"
     check(one, ulps(other, 2 * (T + d + 2), because, scale=m.detach()))
 

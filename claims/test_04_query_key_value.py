@@ -32,6 +32,7 @@ from claims.harness import (
 from claims.harness.implementation import Implementation
 from claims.harness.strategies import lengths, tensors
 from claims.instruments.attention.formula import formula
+from claims.instruments.attention.projections import projected
 from claims.instruments.attention.scores import scores_of, weights_of
 
 FEW = settings(max_examples=20)  # each example is a whole matrix of cases
@@ -258,7 +259,7 @@ def test_the_symmetry_disappears_because_the_two_maps_differ(
     """
     x = rng.normal(12, 8, salt="x", dtype=DOUBLE)
     head = rng.build(lambda: implementation.Head(8, 8, 12)).double()
-    W_q, W_k = (part.weight.detach().T for part in (head.q, head.k))
+    W_q, W_k = (implementation.weight(head, role).T for role in "qk")
     for reading, other in {"two maps of their own": W_k, "any two that differ": 2 * W_q}.items():
         q, k = x @ W_q, x @ other
         scores = scores_of(implementation.attention, q, k, scale=1.0)
@@ -280,7 +281,7 @@ def test_two_independent_maps_leave_no_symmetry(
     head = rng.build(lambda: implementation.Head(4096, 8, 1))
     x = torch.eye(4096)
     with torch.no_grad():
-        q, k = (part(x).reshape(2048, 2, 8) for part in (head.q, head.k))
+        q, k = (projected(implementation, head, r, x).reshape(2048, 2, 8) for r in "qk")
         scores = scores_of(implementation.attention, q, k, scale=1.0)
     opposite = int((scores[:, 0, 1] * scores[:, 1, 0] < 0).sum())
     check((opposite, 2048), share_within(0.5, 0.5, detects=0.1))
@@ -299,10 +300,14 @@ def test_a_third_map_copies_other_features_than_are_compared(
     head, x = rng.build(lambda: implementation.Head(12, 6, 6)), torch.cat([names, content], dim=1)
     nothing = torch.zeros(6, 6)
     with torch.no_grad():
-        head.q.weight.copy_(torch.cat([1000 * torch.diag(torch.ones(5), 1), nothing], dim=1))
-        head.k.weight.copy_(torch.cat([names, nothing], dim=1))
-        head.v.weight.copy_(torch.cat([nothing, names], dim=1))
-        raw = implementation.attention(head.q(x), head.k(x), x, implementation.causal_mask(6))
+        implementation.set_weights(
+            head,
+            q=torch.cat([1000 * torch.diag(torch.ones(5), 1), nothing], dim=1),
+            k=torch.cat([names, nothing], dim=1),
+            v=torch.cat([nothing, names], dim=1),
+        )
+        q, k = (projected(implementation, head, role, x) for role in "qk")
+        raw = implementation.attention(q, k, x, implementation.causal_mask(6))
         output = head(x[None])[0]
     before = [0, 0, 1, 2, 3, 4]
     because = "beside a score of 408, exp(-408) is zero in float32: one weight is exactly 1"

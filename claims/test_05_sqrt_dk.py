@@ -11,6 +11,7 @@ The random rows here are one query over 64 keys each, independent of one another
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from fractions import Fraction
 from functools import partial
@@ -48,7 +49,8 @@ from claims.harness import (
 )
 from claims.harness.implementation import Implementation, Missing
 from claims.harness.strategies import tensors
-from claims.instruments.attention.activations import passing_through
+from claims.instruments.attention.activations import mixer_of, passing_through
+from claims.instruments.attention.projections import projected
 from claims.instruments.attention.random_rows import (
     KEYS,
     ROWS,
@@ -78,7 +80,9 @@ from claims.training.loop import build
 from claims.training.results import Runs
 from claims.training.spec import HeadScores, RunResult
 
+# What the record calls W_q of a model of one block.
 W_Q = "blocks.0.mixer.q.weight"
+
 
 # ---- l.91 to l.95: the variance of a score -----------------------------------------------------
 
@@ -208,8 +212,9 @@ def test_doubling_the_input_of_a_linear_layer_doubles_its_output(
     adds it only once.
     """
     x = rng.normal(4, 16)
-    layers = {
-        "a layer without bias": rng.build(lambda: implementation.MultiHeadAttention(16, 2)).q,
+    attention = rng.build(lambda: implementation.MultiHeadAttention(16, 2))
+    layers: dict[str, Callable[[Tensor], Tensor]] = {
+        "a layer without bias": partial(projected, implementation, attention, "q"),
         "a layer with bias": rng.build(lambda: nn.Linear(16, 16), salt="bias"),
     }
     for name, layer in layers.items():
@@ -560,7 +565,7 @@ def test_the_ablation_has_five_rows_of_four_head_widths(
     with torch.device("meta"):
         models = [implementation.LanguageModel(**asdict(run.model)) for run in runs]
     widths = [
-        len(model.get_parameter(W_Q)) // run.model.n_heads
+        len(implementation.weight(mixer_of(model, 0, implementation), "q")) // run.model.n_heads
         for model, run in zip(models, runs, strict=True)
     ]
     check(widths, exact(expected["widths"]))
@@ -605,7 +610,10 @@ def test_a_scaled_model_with_larger_queries_is_the_unscaled_model(
         unscaled, scaled = (
             fresh_model(implementation, rng, d, scaled=choice) for choice in (False, True)
         )
-        scaled.get_parameter(W_Q).data *= math.isqrt(d)
+        one, other = (mixer_of(model, 0, implementation) for model in (unscaled, scaled))
+        q = implementation.weight(one, "q").clone()
+        implementation.set_weights(one, q=q)  # and no bias
+        implementation.set_weights(other, q=math.isqrt(d) * q)
         because = "a power of two changes only exponents, in W_q as in the division"
         check(scaled(tokens), exact(unscaled(tokens), because))
 
@@ -685,7 +693,7 @@ def fresh_unscaled_head(implementation: Implementation, d_k: int) -> tuple[nn.Mo
     with recipe(0):
         tokens = torch.randint(0, 1024, (4, 128))
         model = implementation.LanguageModel(n_heads=1, d_head=d_k, norm="none", scaled=False)
-    mixer = model.blocks[0].mixer
+    mixer = mixer_of(model, 0, implementation)
     return mixer, passing_through(mixer, lambda: model(tokens))[0]
 
 
@@ -712,7 +720,8 @@ def test_the_unscaled_score_std_is_21_at_initialisation(
     The chapter's model, one head of d_k = 1024, token plus position, no LayerNorm; seed 0: 21.00.
     """
     mixer, x = fresh_unscaled_head(implementation, expected["d_k"])
-    check(causal_std(raw_scores(mixer, x, n_heads=1)), digits(expected["value"], decimals=0))
+    scores = raw_scores(implementation, mixer, x, n_heads=1)
+    check(causal_std(scores), digits(expected["value"], decimals=0))
 
 
 @claim("undivided-init-six-rows-in-ten-hard")

@@ -11,7 +11,6 @@ import math
 from dataclasses import asdict
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
 
 import torch
 from hypothesis import given, settings
@@ -107,11 +106,12 @@ def test_heads_are_concatenated_and_mixed_by_one_more_matrix(
         heads = [rng.build(lambda: implementation.Head(32, 8, 12)) for _ in range(4)]
         for i, head in enumerate(heads):
             rows = slice(8 * i, 8 * i + 8)
-            head.load_state_dict(
-                {f"{m}.weight": getattr(many, m).weight[rows] for m in "qkv"}, strict=False
-            )
+            of_head = {role: implementation.weight(many, role)[rows] for role in "qkv"}
+            implementation.set_weights(head, **of_head)
         mixed = torch.cat([head.to(dtype)(x.to(dtype)) for head in heads], dim=-1)
-        return nn.functional.linear(mixed, many.o.weight.to(dtype), many.o.bias.to(dtype))
+        bias = implementation.bias(many, "o")
+        bias = None if bias is None else bias.to(dtype)
+        return nn.functional.linear(mixed, implementation.weight(many, "o").to(dtype), bias)
 
     with torch.no_grad():
         reference, simplest = separately(torch.float64), separately(torch.float32)
@@ -134,8 +134,8 @@ def test_attention_only_moves_information(
     """
     head = rng.build(lambda: implementation.Head(8, 4, 1))
     w_v, x = rng.integers(-8, 9, 4, 8, salt="W_v"), rng.integers(-8, 9, 3, 1, 8, salt="x")
+    implementation.set_weights(head, v=w_v.float())
     with torch.no_grad():
-        head.v.weight.copy_(w_v)
         alone = head(x.float())
     because = "the softmax of one score is 1; integers this small multiply and add exactly"
     check(alone, exact((x @ w_v.T).float(), because))
@@ -228,14 +228,14 @@ def test_the_network_widens_by_four_with_a_gelu_in_the_middle(
     GELU(x), expected to be x Phi(x), with Phi by the complementary error function.
     """
     d, ff = 64, rng.build(lambda: implementation.FeedForward(64)).double()
-    shapes = [[Fraction(n, d) for n in part.weight.shape] for part in (ff.expand, ff.contract)]
+    matrices = {role: implementation.weight(ff, role) for role in ("expand", "contract")}
+    shapes = [[Fraction(n, d) for n in matrix.shape] for matrix in matrices.values()]
     check(shapes, exact(expected["widths_in_d"]))
 
     x = torch.linspace(-8, 8, d, dtype=torch.float64)
+    identities = {role: torch.eye(*matrix.shape) for role, matrix in matrices.items()}
+    implementation.set_weights(ff, **identities)
     with torch.no_grad():
-        for part in (ff.expand, ff.contract):
-            part.weight.copy_(torch.eye(*part.weight.shape))
-            part.bias.zero_()
         passed = ff(x)
     gelu = x * torch.special.erfc(-x / math.sqrt(2)) / 2
     because = "on each side an argument, an error function within 2 u, a sum and a product"
@@ -456,7 +456,7 @@ def test_two_thirds_of_a_block_is_its_network(
             block = implementation.Block(d, mixer)
         network, whole = (
             sum(p.numel() for p in part.parameters() if p.dim() == 2 or not matrices_alone)
-            for part in (block.ff, block)
+            for part in (implementation.part(block, "ff"), block)
         )
         return Fraction(network, whole)
 
@@ -496,10 +496,16 @@ def test_attention_has_four_matrices_and_the_network_eight(
     check({d: matrices(d) for d in widths}, exact(dict.fromkeys(widths, derived)))
 
 
-def networks_share(model: Any, whole: nn.Module) -> Fraction:
-    """The share of the parameters of `whole` that the model's feed-forward networks have."""
-    networks = sum(p.numel() for block in model.blocks for p in block.ff.parameters())
-    return Fraction(networks, sum(p.numel() for p in whole.parameters()))
+def networks_share(implementation: Implementation, model: nn.Module, whole: str) -> Fraction:
+    """The share that the model's feed-forward networks have of its parameters.
+
+    Of all of them, or of those of a part, such as its blocks.
+    """
+    blocks = implementation.part(model, "blocks")
+    networks = [implementation.part(block, "ff") for block in blocks]
+    counted = model if whole == "model" else implementation.part(model, whole)
+    in_networks = sum(p.numel() for network in networks for p in network.parameters())
+    return Fraction(in_networks, sum(p.numel() for p in counted.parameters()))
 
 
 @claim("most-parameters-in-mlp")
@@ -514,8 +520,9 @@ def test_most_parameters_are_in_the_per_position_networks(
     with torch.device("meta"):
         model = implementation.LanguageModel(**asdict(ONE_BLOCK.model))
     most = within(0.5, 1.0, "most is more than half", strict=True)
-    check.under("of a block")(float(networks_share(model, model.blocks)), most)
-    check.under("of a whole model")(float(networks_share(model, model)), most)
+    of_blocks, of_model = (networks_share(implementation, model, w) for w in ("blocks", "model"))
+    check.under("of a block")(float(of_blocks), most)
+    check.under("of a whole model")(float(of_model), most)
 
 
 @claim("networks-of-whole-models")
@@ -531,7 +538,9 @@ def test_networks_hold_less_than_half_of_small_models(
             "chapter": implementation.LanguageModel(**asdict(ONE_BLOCK.model)),
             "gpt2_small": implementation.gpt2_small(),
         }
-    of_models = {name: float(100 * networks_share(m, m)) for name, m in models.items()}
-    of_blocks = {name: float(100 * networks_share(m, m.blocks)) for name, m in models.items()}
+    of_models, of_blocks = (
+        {name: float(100 * networks_share(implementation, m, whole)) for name, m in models.items()}
+        for whole in ("model", "blocks")
+    )
     check(of_models, digits(expected["percent_of_model"], 1))
     check(of_blocks, digits(expected["percent_of_blocks"], 1))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +37,7 @@ from claims.harness import (
     exact,
     printed_run,
     recipe,
+    rounding,
     seed_mean_within,
     trains,
     ulps,
@@ -44,6 +46,8 @@ from claims.harness.implementation import Implementation
 from claims.instruments.attention.block_gradients import Ends, end_gradients
 from claims.instruments.text.unigram import unigram_perplexity
 from claims.training.results import Runs
+
+IN_ANOTHER_ORDER = "k = 2: the same operations, each of which may be done in another order"
 
 # Rows of the ladder that gain a few points each, no two pairs of which share a run.
 PAIRS = (
@@ -224,10 +228,16 @@ def block_of(implementation: Implementation, norm: str) -> nn.Module:
     return block
 
 
+def parts_of(implementation: Implementation, block: nn.Module) -> list[Any]:
+    """Mixer, network and the two LayerNorms of a block."""
+    return [implementation.part(block, role) for role in ("mixer", "ff", "ln1", "ln2")]
+
+
 def idle_stack(implementation: Implementation, norm: str) -> nn.Module:
     """Twelve blocks, d = 16, whose mixers and feed-forward networks contribute zeros."""
     blocks = [implementation.Block(16, Nothing(), norm=norm) for _ in range(12)]
-    for parameter in (p for block in blocks for p in block.ff.parameters()):
+    networks = [implementation.part(block, "ff") for block in blocks]
+    for parameter in (p for network in networks for p in network.parameters()):
         nn.init.zeros_(parameter)
     return nn.Sequential(*blocks)
 
@@ -238,11 +248,18 @@ def test_the_block_is_two_residual_lines(
 ) -> None:
     """The block is x + att(ln1(x)), then x + ff(ln2(x)), computed here from its own parts."""
     block = rng.build(lambda: block_of(implementation, "pre"))
-    att, ff, ln1, ln2 = (block.get_submodule(name) for name in ("mixer", "ff", "ln1", "ln2"))
     x = rng.normal(2, 8, 16)
-    middle = x + att(ln1(x))
-    because = "the same operations on the same numbers"
-    check(block(x).detach(), exact((middle + ff(ln2(middle))).detach(), because))
+
+    @torch.no_grad()
+    def written_out(x: Tensor) -> Tensor:
+        att, ff, ln1, ln2 = parts_of(implementation, block)
+        middle = x + att(ln1(x))
+        total: Tensor = middle + ff(ln2(middle))
+        return total
+
+    measured, simplest = block(x).detach(), written_out(x)
+    block.double()
+    check(measured, rounding(written_out(x.double()), simplest, 2, IN_ANOTHER_ORDER))
 
 
 @claim("prenorm-residual-never-normalised")
@@ -265,11 +282,18 @@ def test_post_norm_normalises_the_sum(
 ) -> None:
     """The 2017 paper: x = LayerNorm(x + Att(x)), and the same for the feed-forward network."""
     block = rng.build(lambda: block_of(implementation, "post"))
-    att, ff, ln1, ln2 = (block.get_submodule(name) for name in ("mixer", "ff", "ln1", "ln2"))
     x = rng.normal(2, 8, 16)
-    middle = ln1(x + att(x))
-    because = "the same operations on the same numbers"
-    check(block(x).detach(), exact(ln2(middle + ff(middle)).detach(), because))
+
+    @torch.no_grad()
+    def written_out(x: Tensor) -> Tensor:
+        att, ff, ln1, ln2 = parts_of(implementation, block)
+        middle = ln1(x + att(x))
+        total: Tensor = ln2(middle + ff(middle))
+        return total
+
+    measured, simplest = block(x).detach(), written_out(x)
+    block.double()
+    check(measured, rounding(written_out(x.double()), simplest, 2, IN_ANOTHER_ORDER))
 
 
 # ---- l.142 to l.146: gradients before the first step -------------------------------------------
@@ -290,9 +314,10 @@ def last_gradient(implementation: Implementation, norm: str, depth: int, seed: i
         model = implementation.LanguageModel(
             vocabulary=256, context=32, d_model=64, n_blocks=depth, norm=norm, fused=True
         )
-        for matrix in (p for p in model.blocks.parameters() if p.dim() == 2):
+        blocks = implementation.part(model, "blocks")
+        for matrix in (p for p in blocks.parameters() if p.dim() == 2):
             nn.init.xavier_uniform_(matrix)
-    return end_gradients(model, tokens)[1].network_output
+    return end_gradients(implementation, model, tokens)[1].network_output
 
 
 @claim("twelve-blocks-setting")

@@ -57,6 +57,12 @@ def language_model(implementation: Implementation, **changes: Any) -> Any:
     return implementation.LanguageModel(**(shape | changes))
 
 
+def read_by_block_1(implementation: Implementation, model: Any, tokens: Tensor) -> Tensor:
+    """(B, T, d): what the first block of a model reads."""
+    first = implementation.part(model, "blocks")[0]
+    return passing_through(first, lambda: model(tokens))[0]
+
+
 def in_both_precisions(model: Any, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Logits in float32 and in float64."""
     with torch.no_grad():
@@ -92,11 +98,8 @@ def test_without_positions_a_model_cannot_know_where_anything_is(
     for causal in (True, False):
         layer = rng.build(partial(implementation.MultiHeadAttention, 8, 1, causal=causal))
         layer.requires_grad_(False)
-        for projection in (layer.q, layer.k):
-            projection.weight.zero_()
-        for projection in (layer.v, layer.o):
-            projection.weight.copy_(torch.eye(8))
-        layer.o.bias.zero_()
+        nothing, identity = torch.zeros(8, 8), torch.eye(8)
+        implementation.set_weights(layer, q=nothing, k=nothing, v=identity, o=identity)
         outputs[causal] = layer(x)[0, 1:, 0]
     check((1 / outputs[True]).round().int().tolist(), exact(list(range(2, 13))))
     check.under("of a causal model")(len(outputs[True].unique()), exact(1))
@@ -226,10 +229,11 @@ def test_learned_positions_are_one_vector_each_added_to_the_token(
     """
     model = rng.build(lambda: language_model(implementation, positions="learned"))
     tokens = rng.integers(0, 64, 2, 16, salt="tokens")
-    read, _ = passing_through(model.blocks[0], lambda: model(tokens))
-    table = model.position.table.weight.detach()
+    read = read_by_block_1(implementation, model, tokens)
+    table = implementation.weight(model, "position")
     check(list(table.shape), exact([16, 32]))
-    check(read, exact(model.token(tokens).detach() + table, because="one addition"))
+    embedded = implementation.weight(model, "token")[tokens]
+    check(read, exact(embedded + table, because="one addition"))
 
 
 @claim("learned-wins-at-64")
@@ -287,15 +291,16 @@ def test_position_100_is_still_the_random_vector_it_started_with(
     default = torch.optim.AdamW([torch.zeros(1)]).defaults["weight_decay"]
     for setting, decay in {"none": 0.0, "PyTorch's default": default}.items():
         model = rng.build(lambda: table_of_256(implementation))
-        table = model.position.table.weight
-        before = table.detach().clone()
+        before = implementation.weight(model, "position").clone()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=decay)
         train(model, optimizer, rng.integers(0, 16, 4, 65), steps=20)
         zero = torch.zeros(192, 8)
-        check(table.grad[64:], exact(zero, because="no path leads from these rows to the loss"))
+        gradients = {parameter: parameter.grad for parameter in model.parameters()}
+        gradient = implementation.gradient(model, "position", gradients)
+        check(gradient[64:], exact(zero, because="no path leads from these rows to the loss"))
         row = expected["position"]
         same = exact(before[row], because="a vector that nothing changed")
-        check.under(setting)(table[row].detach(), same)
+        check.under(setting)(implementation.weight(model, "position")[row], same)
 
 
 @claim("position-100-shrinks-by-the-decay")
@@ -308,12 +313,12 @@ def test_position_100_shrinks_by_the_decay_alone(
     0.970 is arithmetic.
     """
     model = rng.build(lambda: table_of_256(implementation))
-    row = model.position.table.weight[expected["position"]]
-    before = row.detach().double()
+    before = implementation.weight(model, "position")[expected["position"]].double()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     train(model, optimizer, rng.integers(0, 16, 4, 65), steps=20)
     factor = 1 - 1e-3 * optimizer.defaults["weight_decay"]
-    check(row.detach(), ulps(before * factor**20, 2 * 20, "two roundings in each of 20 steps"))
+    row = implementation.weight(model, "position")[expected["position"]]
+    check(row, ulps(before * factor**20, 2 * 20, "two roundings in each of 20 steps"))
     check(factor ** expected["steps"], digits(expected["left"], 3))
 
 
@@ -410,8 +415,9 @@ def test_rotary_positions_add_nothing_and_have_no_table(
     """
     model = rng.build(lambda: language_model(implementation, positions="rotary", context=16))
     tokens = rng.integers(0, 64, 2, 48, salt="tokens")
-    read, _ = passing_through(model.blocks[0], lambda: model(tokens))
-    check(read, exact(model.token(tokens).detach(), because="nothing is added"))
+    read = read_by_block_1(implementation, model, tokens)
+    embedded = implementation.weight(model, "token")[tokens]
+    check(read, exact(embedded, because="nothing is added"))
     without = exact(parameters_with(implementation, "none"))
     check(parameters_with(implementation, "rotary"), without)
 

@@ -27,8 +27,14 @@ def in_training(rng: Draws, module: nn.Module, x: Tensor) -> Tensor:
 
 
 def either(y: Tensor, a: Tensor, b: Tensor) -> bool:
-    """Whether every entry of y is, bit for bit, that of a or that of b, and both occur."""
-    of_a, of_b = y == a, y == b
+    """Whether every entry of y is that of a or that of b, and both occur.
+
+    Up to the rounding of a network of widths 16 and 64, which no theorem rounds the same way twice:
+    18 and 66 roundings of a product, 4 of the rest, relative to the largest entry.
+    """
+    largest = max(float(each.detach().abs().max()) for each in (y, a, b))
+    allowed = (18 + 66 + 4) * torch.finfo(y.dtype).eps / 2 * largest
+    of_a, of_b = ((y - each).abs() <= allowed for each in (a, b))
     return bool((of_a | of_b).all() and (of_a & ~of_b).any() and (of_b & ~of_a).any())
 
 
@@ -44,7 +50,8 @@ def on_sub_layers(implementation: Implementation, rng: Draws) -> bool:
     mixing = rng.build(lambda: block(nn.Identity(), feed_forward=False))
     network = rng.build(lambda: block(None))
     mixed = either(in_training(rng, mixing, x), x, x + 2 * x)
-    return mixed and either(in_training(rng, network, x), x, x + 2 * network.eval().ff(x))
+    passed = implementation.part(network, "ff").eval()(x).detach()
+    return mixed and either(in_training(rng, network.train(), x), x, x + 2 * passed)
 
 
 def on_embedding_sum(implementation: Implementation, rng: Draws) -> bool:

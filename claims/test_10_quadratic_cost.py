@@ -560,10 +560,11 @@ def test_the_model_of_2017_has_three_attentions(
         )
     ).double()
     source, target = (rng.normal(1, n, 16, salt=f"{n}", dtype=torch.float64) for n in (6, 4))
-    decoder = model.decoder[0]
+    decoder = implementation.part(model, "decoder")[0]
     felt = within(0, math.inf, "no weight of a softmax is zero", strict=True)
-    check(influence(one_after_another(model.encoder), source), felt)
-    writes = influence(decoder.attention, target)
+    encoder = implementation.part(model, "encoder")
+    check(influence(one_after_another(encoder), source), felt)
+    writes = influence(implementation.part(decoder, "attention"), target)
     check(
         writes.triu(1), exact(torch.zeros(4, 4).double(), "no path leads back from a later token")
     )

@@ -51,7 +51,8 @@ from claims.harness import (
     within,
 )
 from claims.harness.implementation import Implementation
-from claims.instruments.attention.activations import attention_weights, passing_through
+from claims.instruments.attention.activations import attention_weights, mixer_of, passing_through
+from claims.instruments.attention.projections import projected
 from claims.instruments.languages.schemas import (
     ADJECTIVE,
     ANSWER,
@@ -490,9 +491,10 @@ def test_a_first_layer_query_depends_on_its_own_token_and_index_alone(
     query, to the bit.
     """
     model = rng.build(lambda: _two_blocks(implementation))
-    query = model.blocks[0].mixer.q
     sentences = POOL.sentences([("animal", "street"), ("river", "dog")])
-    queries = torch.cat([_at_each_position(query, model, s)[:, SCORED] for s in sentences])
+    queries = torch.cat(
+        [_in_block_1(implementation, model, "q", s)[:, SCORED] for s in sentences]
+    )
     because = "the same row of the same matrices goes through the same operations"
     check(queries, exact(queries[:1].expand_as(queries), because=because))
 
@@ -521,8 +523,9 @@ def test_a_first_layer_row_is_the_same_off_the_adjective(
     rows agree.
     """
     model = rng.build(lambda: _two_blocks(implementation))
-    key = model.blocks[0].mixer.k
-    keys = [_at_each_position(key, model, s)[:, OFF_THE_ADJECTIVE] for s in (TIRED, WET)]
+    keys = [
+        _in_block_1(implementation, model, "k", s)[:, OFF_THE_ADJECTIVE] for s in (TIRED, WET)
+    ]
     check(keys[1], exact(keys[0], because="the same tokens at the same positions"))
     others = [row[..., OFF_THE_ADJECTIVE] for row in _rows_at_the_answer(implementation, rng)]
     tired, wet, reference = (row / row.sum(-1, keepdim=True) for row in others)
@@ -705,9 +708,13 @@ def _two_blocks(implementation: Implementation) -> Any:
     )
 
 
-def _at_each_position(module: Any, model: Any, sentence: Sentence) -> Tensor:
-    """(1, 18, d): what a part of the model gives for one sentence."""
-    return passing_through(module, lambda: model(POOL.encode([sentence])))[1]
+def _in_block_1(
+    implementation: Implementation, model: Any, role: str, sentence: Sentence
+) -> Tensor:
+    """(1, 18, d): the queries or keys of the first block for one sentence."""
+    mixer = mixer_of(model, 0, implementation)
+    read, _ = passing_through(mixer, lambda: model(POOL.encode([sentence])))
+    return projected(implementation, mixer, role, read)
 
 
 def _rows_at_the_answer(
@@ -723,7 +730,8 @@ def _rows_at_the_answer(
         for adjective in ("tired", "wet")
     )
     runs = ((model, tired), (model, wet), (copy.deepcopy(model).double(), tired))
-    seen = [attention_weights(m, tokens, 0)[:, :, SCORED, : SCORED + 1] for m, tokens in runs]
+    weights = [attention_weights(m, tokens, 0, implementation) for m, tokens in runs]
+    seen = [each[:, :, SCORED, : SCORED + 1] for each in weights]
     return seen[0], seen[1], seen[2]
 
 

@@ -55,8 +55,8 @@ def test_the_listing_with_pytorchs_weights_computes_the_same(
     theirs = rng.build(lambda: nn.MultiheadAttention(D, 1, bias=False, batch_first=True))
     nn.init.eye_(theirs.out_proj.weight)
     ours = rng.build(lambda: implementation.Head(D, D, 128))
-    weights = zip("qkv", theirs.in_proj_weight.chunk(3), strict=True)
-    ours.load_state_dict({f"{name}.weight": weight for name, weight in weights}, strict=False)
+    q, k, v = theirs.in_proj_weight.chunk(3)
+    implementation.set_weights(ours, q=q, k=k, v=v)
     x = rng.normal(4, 128, D, salt="x")
     reference = _pytorchs_layer(_double(theirs), x.double())
     check(ours(x).detach(), rounding(reference, _pytorchs_layer(theirs, x), 2, ORDER))
@@ -137,19 +137,27 @@ def test_a_block_is_two_norms_two_additions_attention_and_a_network(
 ) -> None:
     """A weighted average with learned weights, an MLP with two thirds, two norms, two additions.
 
-    The block against these parts written out, to the bit; and the MLP's two matrices' share of the
-    numbers in all six.
+    The block against these parts written out; and the MLP's two matrices' share of the numbers in
+    all six.
     """
     layer = rng.build(lambda: implementation.MultiHeadAttention(D, HEADS))
     block = rng.build(lambda: implementation.Block(D, layer))
     x = rng.normal(2, 16, D, salt="x")
-    written_out = x + block.mixer(block.ln1(x))
-    written_out = written_out + block.ff(block.ln2(written_out))
-    because = "the same operations in the same order"
-    check(block(x).detach(), exact(written_out.detach(), because=because))
+    roles = ("mixer", "ff", "ln1", "ln2")
+    mixer, network, ln1, ln2 = (implementation.part(block, role) for role in roles)
+
+    @torch.no_grad()
+    def written_out(x: Tensor) -> Tensor:
+        middle = x + mixer(ln1(x))
+        total: Tensor = middle + network(ln2(middle))
+        return total
+
     in_mlp, in_all = (
-        sum(p.numel() for p in part.parameters() if p.dim() == 2) for part in (block.ff, block)
+        sum(p.numel() for p in part.parameters() if p.dim() == 2) for part in (network, block)
     )
+    measured, simplest = block(x).detach(), written_out(x)
+    block.double()
+    check(measured, rounding(written_out(x.double()), simplest, 2, ORDER))
     check(Fraction(in_mlp, in_all), exact(Fraction(expected["mlp_fraction"])))
 
 
@@ -264,9 +272,9 @@ def _ours(implementation: Implementation, theirs: nn.MultiheadAttention) -> Any:
     o = theirs.out_proj
     with recipe(0):  # its own initial values are overwritten
         ours = implementation.MultiHeadAttention(D, HEADS).to(q.dtype)
-    ours.load_state_dict(
-        {"q.weight": q, "k.weight": k, "v.weight": v, "o.weight": o.weight, "o.bias": o.bias}
-    )
+    # A layer without a bias gets none: PyTorch's is zero here.
+    biases = {} if implementation.bias(ours, "o") is None else {"o_bias": o.bias}
+    implementation.set_weights(ours, q=q, k=k, v=v, o=o.weight, **biases)
     return ours
 
 

@@ -9,24 +9,26 @@ from collections.abc import Callable
 import pytest
 
 import transformer
-from claims.harness.implementation import NAMES, Implementation, Missing
+from claims.harness.contract import CONTRACT
+from claims.harness.implementation import Implementation, Missing
 from conftest import Project, output
 
 
 def test_the_reference_provides_every_name_and_no_other() -> None:
-    assert Implementation("transformer").provided() == list(NAMES)
-    assert sorted(transformer.__all__) == sorted(NAMES)
+    assert Implementation("transformer").provided() == list(CONTRACT)
+    assert sorted(transformer.__all__) == sorted(CONTRACT)
 
 
 # Described by their methods, or by the settings of LanguageModel.
 OTHERWISE = {"Tokenizer", "model_parameters", "gpt2_small"}
 
 
-@pytest.mark.parametrize("name", sorted(NAMES.keys() - OTHERWISE))
+@pytest.mark.parametrize("name", sorted(CONTRACT.keys() - OTHERWISE))
 def test_the_seam_names_the_parameters_as_the_reference_has_them(name: str) -> None:
     """Every parameter of the reference is in the one-line signature of the seam."""
     parameters = inspect.signature(getattr(transformer, name)).parameters
-    missing = [p for p in parameters if p not in NAMES[name] and p not in ("dtype", "device")]
+    told = CONTRACT[name].says
+    missing = [p for p in parameters if p not in told and p not in ("dtype", "device")]
     assert not missing
 
 
@@ -38,7 +40,7 @@ def test_the_seam_names_the_parameters_as_the_reference_has_them(name: str) -> N
         ("my-package", "'my-package' is no package name"),
         ("../package", "is no package name"),
         ("", "'' is no package name"),
-        ("json", "provides none of the names of the seam"),
+        ("json", "provides none of the names of the contract"),
         ("broken", "fails to import: ModuleNotFoundError: No module named 'absent'"),
         ("crashes", "fails to import: ZeroDivisionError"),
         ("empty_folder", "is a folder without __init__.py"),
@@ -136,7 +138,7 @@ def test_a_name_outside_the_seam_is_a_defect_of_the_claim(project: Project) -> N
     )
     result = project.run("--implementation", "larger")
     result.assert_outcomes(failed=1)
-    assert "'secret' is no name of the seam" in output(result)
+    assert "'secret' is no name of the contract" in output(result)
 
 
 def test_a_single_module_is_a_package_too(

@@ -65,7 +65,7 @@ def test_the_layer_takes_each_heads_penalty_off_its_scores(
     exponentials 2 u each, a product, a quotient).
     """
     layer = rng.build(lambda: implementation.MultiHeadAttention(32, 8, positions="alibi")).double()
-    torch.nn.init.zeros_(layer.q.weight)
+    implementation.set_weights(layer, q=torch.zeros(32, 32))
     _, weights = layer(rng.normal(2, 12, 32, salt="x", dtype=torch.float64), return_weights=True)
     t = torch.arange(12, dtype=torch.float64)
     slopes = 2.0 ** -torch.arange(1, 9, dtype=torch.float64)[:, None, None]

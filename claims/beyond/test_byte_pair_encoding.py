@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from claims.harness import Check, claim, exact
@@ -65,15 +65,37 @@ def test_permuting_lines_changes_no_merge_where_no_frequencies_tie(
 
 @claim("bpe-round-trip")
 @FEW
+@example("e\u0301, and \u00e9: two spellings of a letter")
+@example("\ufb01ne \u2126 \uff21: what a normalisation to compatible forms replaces")
+@example("a line\r\nand a line\rand\n\n")
+@example(" two  blanks,\ta tab, and no end of line ")
+@example("\ufeffa mark\u200bno width\x00nothing")
 @given(text=st.text(st.characters(exclude_categories=["Cs"])))
 def test_decoding_the_ids_of_a_text_gives_the_text(
     tokenizer: Any, check: Check, text: str
 ) -> None:
     """Decoding the ids of a text gives the text, for every text.
 
-    With the tokenizer of the corpus. Lone surrogates are no characters and cannot be encoded.
+    With the tokenizer of the corpus: drawn texts, and texts that people change without wanting to
+    (letters composed or decomposed, line ends, blanks, marks). Lone surrogates are no characters
+    and cannot be encoded.
     """
     check(tokenizer.decode(tokenizer.encode(text)), exact(text))
+
+
+@claim("bpe-repeated-symbols")
+def test_a_merge_of_a_symbol_with_itself_drops_none(
+    implementation: Implementation, check: Check
+) -> None:
+    """A merge of a symbol with itself loses no symbol of a run, however long the run is.
+
+    Trained on runs of one letter, so that `ll` and then `llll` are merged; in runs of odd length
+    pairs overlap.
+    """
+    coder = implementation.Tokenizer.train("llll " * 8, vocabulary=259)
+    runs = ["l" * n for n in range(1, 12)]
+    check([coder.decode(coder.encode(run)) for run in runs], exact(runs))
+    check([len(coder.encode(run)) for run in runs[:4]], exact([1, 1, 2, 1]), unit="tokens")
 
 
 @claim("bpe-not-the-shortest-split")

@@ -33,7 +33,7 @@ def test_a_prefix_gives_the_same_rows_as_the_whole(
     The head on the first t of 9 tokens, against the first t rows of the head on all of them.
     """
     head = rng.build(lambda: implementation.Head(6, 4, 9)).double().requires_grad_(False)
-    q, k, v = (x.abs() @ part.weight.abs().T for part in (head.q, head.k, head.v))
+    q, k, v = (x.abs() @ implementation.weight(head, role).abs().T for role in "qkv")
     check(head(x[:, :t]), same_attention(head(x)[:, :t], q, k, v, depth=6))
 
 

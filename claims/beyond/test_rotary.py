@@ -17,7 +17,14 @@ from torch import Tensor
 from claims.harness import Check, Draws, claim, rounding, ulps
 from claims.harness.implementation import Implementation
 from claims.harness.strategies import lengths, tensors
-from claims.instruments.attention.rotation import pair_lengths, relative_weights, rotated_in_halves
+from claims.instruments.attention.projections import projected
+from claims.instruments.attention.rotation import (
+    angles,
+    pair_lengths,
+    relative_weights,
+    rotated,
+    rotated_in_halves,
+)
 
 POSITIONS = st.integers(0, 1000)
 VECTORS = tensors(lengths(4), 8, dtype=torch.float64)
@@ -64,7 +71,7 @@ def test_the_layers_scores_name_only_the_difference(
     x = rng.normal(16, 24, 16, salt="x")
 
     def by_formula(x: Tensor) -> Tensor:
-        q, k = (w(x).unflatten(-1, (2, 8)).detach() for w in (layer.q, layer.k))
+        q, k = (projected(implementation, layer, r, x).view(16, 24, 2, 8) for r in "qk")
         return relative_weights(q, k)
 
     _, weights = layer(x, return_weights=True)
@@ -72,6 +79,22 @@ def test_the_layers_scores_name_only_the_difference(
     layer.double()
     because = "k = 4: twice for another order, twice because it turns both sides, the formula once"
     check(weights, rounding(by_formula(x.double()), plain, 4, because))
+
+
+@claim("rope-far-positions")
+def test_a_vector_far_along_is_turned_by_the_right_angle(
+    implementation: Implementation, check: Check, rng: Draws
+) -> None:
+    """At position 100,000 a float32 vector is turned by the right angle, to float32 precision.
+
+    An angle that is computed in float32 is off by 3e-3 there. The features are float32, so that
+    cosine, sine, two products and a sum are rounded.
+    """
+    t, x = 100_000 + torch.arange(16), rng.normal(16, 8)
+    turned = implementation.rotate(x, t)
+    derived = rotated(x.double(), angles(t, 8))
+    scale = 2 * pair_lengths(x.double())
+    check(turned, ulps(derived, 4, "cosine or sine, product and sum of both", scale=scale))
 
 
 @claim("rope-pairings-agree")

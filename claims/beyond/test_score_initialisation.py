@@ -17,7 +17,8 @@ from torch import Tensor
 
 from claims.harness import Check, Draws, Expected, claim, digits, mean_within, variance_near
 from claims.harness.implementation import Implementation
-from claims.instruments.attention.activations import passing_through
+from claims.instruments.attention.activations import mixer_of, passing_through
+from claims.instruments.attention.projections import projected
 from claims.instruments.attention.random_rows import KEYS, softmax_of_normal_scores
 from claims.instruments.attention.scores import entropy, variance_within_rows
 
@@ -42,7 +43,7 @@ def test_fresh_queries_and_keys_have_variance_one_third(
     """
     width, x = 20_480, torch.where(rng.normal(64) > 0, 1.0, -1.0)
     head = rng.build(lambda: implementation.MultiHeadAttention(64, 1, d_head=width), salt="head")
-    entries = torch.cat([head.q(x), head.k(x)]).detach()
+    entries = torch.cat([projected(implementation, head, role, x) for role in "qk"])
     check(entries, variance_near(expected["numerator"] / expected["denominator"], detects=0.06))
 
 
@@ -83,7 +84,7 @@ def variances_over_formula(
     for i in range(40):
         model = rng.build(build, salt=f"model {i}").double()
         tokens = rng.permutation(96, salt=f"tokens {i}")[None]
-        mixer = model.blocks[0].mixer
+        mixer = mixer_of(model, 0, implementation)
         x, _ = passing_through(mixer, partial(model, tokens))
         _, weights = mixer(x, return_weights=True)
         ratios.append(variance_within_rows(weights) / std**2)

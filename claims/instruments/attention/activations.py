@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from claims.harness.layout import USUAL, Layout
 
 
 def passing_through(module: nn.Module, run: Callable[[], object]) -> tuple[Tensor, Tensor]:
@@ -25,12 +28,19 @@ def passing_through(module: nn.Module, run: Callable[[], object]) -> tuple[Tenso
     return seen[0]
 
 
-def attention_weights(model: nn.Module, tokens: Tensor, block: int) -> Tensor:
+def mixer_of(model: nn.Module, block: int, layout: Layout = USUAL) -> Any:
+    """What mixes positions in one block of a language model, counted from 0."""
+    return layout.part(layout.part(model, "blocks")[block], "mixer")
+
+
+def attention_weights(
+    model: nn.Module, tokens: Tensor, block: int, layout: Layout = USUAL
+) -> Tensor:
     """(B, h, T, T): the weights of every head of one block (counted from 0), for tokens (B, T).
 
-    The model has `blocks`, each with a `mixer` that is called with return_weights=True.
+    The block's mixer is called with return_weights=True.
     """
-    mixer = model.get_submodule(f"blocks.{block}.mixer")
+    mixer = mixer_of(model, block, layout)
     x, _ = passing_through(mixer, lambda: model(tokens))
     with torch.no_grad():
         weights: Tensor = mixer(x, return_weights=True)[1]

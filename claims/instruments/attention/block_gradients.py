@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from claims.harness.implementation import Implementation
+from claims.harness.layout import Layout
 from claims.harness.seeds import recipe
 
 
@@ -37,25 +38,27 @@ def of_twelve_blocks(implementation: Implementation, tokens: Tensor, norm: str, 
     with recipe(seed):
         windows = windows_of(tokens, 128, 6, torch.default_generator)
         model = implementation.LanguageModel(n_blocks=12, norm=norm, fused=True)
-    return end_gradients(model, windows)
+    return end_gradients(implementation, model, windows)
 
 
-def end_gradients(model: Any, windows: Tensor) -> Ends:
+def end_gradients(layout: Layout, model: Any, windows: Tensor) -> Ends:
     """The gradients in the first and in the last block, for next-token prediction on one batch.
 
     Args:
-        model: a language model, tokens (B, T) -> logits (B, T, V). Each of its `blocks` has
-            several heads (`mixer.o`) and a feed-forward network (`ff.contract`).
+        layout: where the model has its blocks and their weights.
+        model: a language model, tokens (B, T) -> logits (B, T, V). Each of its blocks has several
+            heads, and a feed-forward network.
         windows: (B, T + 1) token ids; each is predicted from those before it in its row.
     """
     logits = model(windows[:, :-1])
     loss = F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
-    first, last = model.blocks[0], model.blocks[-1]
+    blocks = layout.part(model, "blocks")
+    first, last = blocks[0], blocks[-1]
     # The weight gradients of the blocks in between are not computed.
     chosen = list({id(p): p for block in (first, last) for p in block.parameters()}.values())
     gradients = torch.autograd.grad(loss, chosen)
-    by_id = {id(p): gradient for p, gradient in zip(chosen, gradients, strict=True)}
-    return _of_block(first, by_id), _of_block(last, by_id)
+    by_parameter = dict(zip(chosen, gradients, strict=True))
+    return _of_block(layout, first, by_parameter), _of_block(layout, last, by_parameter)
 
 
 def windows_of(tokens: Tensor, length: int, count: int, generator: torch.Generator) -> Tensor:
@@ -64,11 +67,12 @@ def windows_of(tokens: Tensor, length: int, count: int, generator: torch.Generat
     return torch.stack([tokens[start : start + length + 1] for start in starts.tolist()])
 
 
-def _of_block(block: Any, gradients: dict[int, Tensor]) -> BlockGradient:
+def _of_block(layout: Layout, block: Any, gradients: dict[Any, Tensor]) -> BlockGradient:
+    mixer, network = (layout.part(block, role) for role in ("mixer", "ff"))
     return BlockGradient(
-        attention_output=_norm([gradients[id(block.mixer.o.weight)]]),
-        network_output=_norm([gradients[id(block.ff.contract.weight)]]),
-        all_parameters=_norm([gradients[id(p)] for p in block.parameters()]),
+        attention_output=_norm([layout.gradient(mixer, "o", gradients)]),
+        network_output=_norm([layout.gradient(network, "contract", gradients)]),
+        all_parameters=_norm([gradients[p] for p in block.parameters()]),
     )
 
 

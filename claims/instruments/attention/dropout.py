@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 
@@ -30,7 +31,7 @@ class EmbeddingSum(nn.Module):
         self.model = implementation.LanguageModel(
             vocabulary=32, d_model=32, mixer="none", feed_forward=False, norm="none", dropout=0.5
         )
-        nn.init.eye_(self.model.head.weight)
+        implementation.set_weights(self.model, head=torch.eye(32))
 
     def forward(self, tokens: Tensor) -> Tensor:
         logits: Tensor = self.model(tokens).detach()

@@ -12,6 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from claims.harness.layout import Layout
+from claims.instruments.attention.projections import projected
+
 # A row is saturated where one key has more than this share of the weight (l.116).
 SATURATED = 0.99
 
@@ -115,13 +118,14 @@ def jacobian_diagonal_by_autograd(attention: Attention, scores: Tensor) -> Tenso
 # ---- a head inside a model ---------------------------------------------------------------------
 
 
-def raw_scores(mixer: nn.Module, x: Tensor, n_heads: int) -> Tensor:
+def raw_scores(layout: Layout, mixer: nn.Module, x: Tensor, n_heads: int) -> Tensor:
     """q.k for every query and key of x (B, T, d), unscaled and unmasked: (B, n_heads, T, T).
 
-    By the mixer's submodules `q` and `k`, before any rotation (rotary) or bias (ALiBi).
+    Before any rotation (rotary) or bias (ALiBi).
     """
     q, k = (
-        mixer.get_submodule(name)(x).unflatten(-1, (n_heads, -1)).transpose(1, 2) for name in "qk"
+        projected(layout, mixer, role, x).view(*x.shape[:2], n_heads, -1).transpose(1, 2)
+        for role in "qk"
     )
     scores: Tensor = q @ k.transpose(-2, -1)
     return scores

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ def parts_of_block(implementation: Implementation, d: int) -> dict[str, int]:
     count = implementation.count_parameters
     with torch.device("meta"):
         block = implementation.Block(d, implementation.MultiHeadAttention(d, 4))
-    attention, network, w_o = count(block.mixer), count(block.ff), count(block.mixer.o)
+        mixer, ff = (implementation.part(block, role) for role in ("mixer", "ff"))
+    attention, network, w_o = count(mixer), count(ff), count(implementation.part(mixer, "o"))
     norms = count(block) - attention - network
     return {
         "W_q, W_k and W_v": attention - w_o,
@@ -36,12 +38,13 @@ def parts_of_gpt2(implementation: Implementation) -> dict[str, int]:
     """Those of GPT-2 small, part by part, as l.193 to l.198 list them."""
     with torch.device("meta"):
         model = implementation.gpt2_small()
+    part, blocks = partial(implementation.part, model), implementation.part(model, "blocks")
     parts = {
-        "token embeddings": model.token,
-        "position embeddings": model.position,
-        "one block": model.blocks[0],
-        "12 blocks": model.blocks,
-        "final LayerNorm": model.norm,
+        "token embeddings": part("token"),
+        "position embeddings": part("position"),
+        "one block": blocks[0],
+        "12 blocks": blocks,
+        "final LayerNorm": part("norm"),
         "total": model,
     }
     return {name: implementation.count_parameters(part) for name, part in parts.items()}

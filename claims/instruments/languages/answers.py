@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from claims.harness.layout import USUAL
 from claims.instruments.attention.activations import attention_weights, passing_through
 from claims.instruments.languages.schemas import (
     SCORED,
@@ -93,7 +94,7 @@ def one_preference(model: Any, language: Language, sentences: Sequence[Sentence]
 def stream(model: Any, language: Language, sentences: Sequence[Sentence], block: int) -> Tensor:
     """(N, d): the residual stream at position SCORED after `block`."""
     tokens = language.encode(sentences)[:, : SCORED + 1]
-    _, after = passing_through(model.blocks[block], lambda: model(tokens))
+    _, after = passing_through(USUAL.part(model, "blocks")[block], lambda: model(tokens))
     return after[:, SCORED]
 
 
@@ -129,7 +130,7 @@ def logit_lens(
     lens, nostalgebraist 2020).
     """
     ended = stream(model, language, sentences, block)
-    if model.norm is not None:
-        ended = model.norm(ended)
-    logits: Tensor = model.head(ended)
+    if (norm := USUAL.part(model, "norm")) is not None:
+        ended = norm(ended)
+    logits: Tensor = USUAL.part(model, "head")(ended)
     return logits

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from claims.instruments.attention.activations import passing_through
+from claims.instruments.attention.activations import mixer_of, passing_through
 from claims.instruments.attention.interventions import knocked_out, replaced
 from claims.instruments.languages.answers import Shares, answer_logits, margins, shares
 from claims.instruments.languages.schemas import (
@@ -42,7 +42,7 @@ def cut(
 ) -> Shares:
     """How the model answers without the edges."""
     edges = [(SCORED, key) for key in edge.keys]
-    with knocked_out(model.blocks[edge.block].mixer, edges):
+    with knocked_out(mixer_of(model, edge.block), edges):
         return shares(model, language, sentences)
 
 
@@ -66,7 +66,7 @@ def flips(
     answer is the other noun (interchange intervention, Geiger et al. 2021); everything else is the
     sentence's own. Answers are over the pair.
     """
-    mixer = model.blocks[block].mixer
+    mixer = mixer_of(model, block)
     tokens = language.encode(sisters)[:, : SCORED + 1]
     _, output = passing_through(mixer, lambda: model(tokens))
     before = margins(answer_logits(model, language, sentences), language, sentences) > 0

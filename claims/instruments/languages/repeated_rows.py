@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from claims.instruments.attention.activations import attention_weights
+from claims.instruments.attention.activations import attention_weights, mixer_of
 from claims.instruments.attention.interventions import knocked_out
 
 
@@ -64,7 +64,7 @@ def losses(model: Any, data: Repeated) -> Losses:
 def loss_without_the_token_before(model: Any, data: Repeated, block: int) -> Losses:
     """The losses if no token of one block can see the token before it."""
     edges = [(t, t - 1) for t in range(1, data.tokens.shape[1] - 1)]
-    with knocked_out(model.blocks[block].mixer, edges):
+    with knocked_out(mixer_of(model, block), edges):
         return losses(model, data)
 
 
