@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,38 @@ def test_a_claim_of_the_document_has_no_subject(tmp_path: Path) -> None:
 def test_a_subject_that_names_no_module_is_refused(tmp_path: Path, subject: str) -> None:
     with pytest.raises(LedgerError, match=r"claim token-count, subject: '.*' does not match"):
         load_ledger(write(tmp_path, BEYOND | {"subject": subject}, own=0))
+
+
+# ---- what rests on what --------------------------------------------------------------------------
+
+OTHERS = [ENTRY | {"id": name, "requires": needed} for name, needed in (
+    ("b", ["token-count"]), ("c", ["b"]), ("d", ["c", "token-count"]),
+)]
+
+
+def test_a_claim_names_the_claims_that_it_rests_on(tmp_path: Path) -> None:
+    ledger = load_ledger(write(tmp_path, ENTRY, *OTHERS))
+    assert [entry.requires for entry in ledger.entries.values()] == [
+        (), ("token-count",), ("b",), ("c", "token-count"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("needed", "sentence"),
+    [
+        (["nothing"], "claim token-count: it requires 'nothing', which is no claim"),
+        (["token-count"], "require each other in a circle: token-count -> token-count"),
+        (["d"], "claims that require each other in a circle: "),
+        (["b", "b"], "claim token-count, requires: ['b', 'b'] has non-unique elements"),
+    ],
+    ids=["an unknown claim", "itself", "a circle", "twice"],
+)
+def test_what_a_claim_rests_on_exists_and_does_not_rest_on_it(
+    tmp_path: Path, needed: list[str], sentence: str
+) -> None:
+    path = write(tmp_path, ENTRY | {"requires": needed}, *OTHERS)
+    with pytest.raises(LedgerError, match=re.escape(sentence)):
+        load_ledger(path)
 
 
 # ---- the ledger of this project ------------------------------------------------------------------

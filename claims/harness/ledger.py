@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,7 @@ class Entry:
     settings: Mapping[str, str] = field(default_factory=dict)
     awaits: str = ""
     needs: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
     beyond: str = ""
     subject: str = ""
     at_document: Mapping[str, str] | None = None
@@ -183,6 +185,7 @@ def _entry(claim: Mapping[str, Any]) -> Entry:
     values = dict(claim)
     values["expected"] = Expected(claim["id"], claim.get("expected", {}))
     values["needs"] = tuple(claim.get("needs", ()))
+    values["requires"] = tuple(claim.get("requires", ()))
     return Entry(**values)
 
 
@@ -223,7 +226,20 @@ def _cross_faults(raw: Mapping[str, Any]) -> list[str]:
             faults.append(
                 f"claim {claim['id']}: it awaits something, yet its verdict is '{claim['verdict']}'"
             )
-    return faults
+    return faults + [*_faults_of_requirements(raw["claims"])]
+
+
+def _faults_of_requirements(claims: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Claims that rest on one that does not exist, or in the end on themselves."""
+    requires = {claim["id"]: claim.get("requires", []) for claim in claims}
+    for name, needed in requires.items():
+        for other in needed:
+            if other not in requires:
+                yield f"claim {name}: it requires '{other}', which is no claim"
+    try:
+        TopologicalSorter(requires).prepare()
+    except CycleError as error:
+        yield f"claims that require each other in a circle: {' -> '.join(error.args[1])}"
 
 
 def _faults_of_alternatives(claim: Mapping[str, Any]) -> Iterator[str]:
