@@ -3,5 +3,6 @@
 pytest_plugins = (
     "claims.harness.plugin",
     "claims.plugins.corpus",
+    "claims.plugins.documents",
     "claims.plugins.training",
 )

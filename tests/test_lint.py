@@ -188,6 +188,9 @@ RULES: dict[str, Rule] = {
         "claims.experiments", "claims.training", "claims.instruments.languages"
     ),
     "the harness imports another room": imports_of_claims_beside("claims.harness"),
+    "documents import more than the harness": imports_of_claims_beside(
+        "claims.documents", "claims.harness"
+    ),
     "imports a test module": imports_of_test_modules,
     "rebinds a constant": rebound_constants,
     "asserts": assertions,
@@ -227,6 +230,10 @@ BROKEN: dict[str, list[str]] = {
         "from claims.instruments.text import corpus",
         "from claims.harness import files\nfrom claims.training.spec import RunSpec",
         "from claims.experiments import ladder",
+        "from claims.plugins.session import tokens_of",
+    ],
+    "documents import more than the harness": [
+        "from claims.harness.ledger import Ledger\nfrom claims.training.spec import RunSpec",
         "from claims.plugins.session import tokens_of",
     ],
     "imports a test module": [
@@ -329,6 +336,10 @@ def test_experiments_import_training_and_languages_alone() -> None:
 
 def test_the_harness_imports_no_other_room() -> None:
     demand(room("harness"), "the harness imports another room")
+
+
+def test_documents_import_the_harness_alone() -> None:
+    demand(room("documents"), "documents import more than the harness")
 
 
 def test_no_test_module_is_imported() -> None:

@@ -1,0 +1,1 @@
+"""The figures of the chapter's translations, compared with each other and the ledger."""
