@@ -45,6 +45,8 @@ class Project:
         monkeypatch.setattr(paths, "EXPECTED", self.expected)
         monkeypatch.setattr(paths, "EVIDENCE", self.folder / "fixtures" / "evidence")
         monkeypatch.setattr(paths, "CLAIMS", self.claims)
+        # What the harness demands of its own claims, it demands on the reference.
+        monkeypatch.setattr(paths, "REFERENCE", "package")
         for variable in ("CI", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):
             monkeypatch.delenv(variable, raising=False)
 

@@ -10,6 +10,7 @@ from typing import Any
 import hypothesis
 from torch import Tensor
 
+from claims.harness.layout import Missing
 from claims.harness.ledger import Entry
 from claims.harness.per_seed import PerSeed
 from claims.harness.tolerance.judgement import Judgement, Tolerance, has_nan, plain
@@ -56,12 +57,12 @@ class Check:
     its `cases` says how many there were, its values are those of the last one.
     """
 
-    def __init__(self, entry: Entry, rerun: str) -> None:
+    def __init__(self, entry: Entry, rerun: str, package: str = "") -> None:
+        """`package` is the one under test, where it is not the reference."""
         self.entry = entry
         self.records: list[Record] = []
         self.verdict = ""  # what the comparisons come to, once `conclude` has been called
         self.reading = ""  # under which it holds; empty for the most natural one
-        self._rerun = rerun
         # What tells comparisons of an example apart -> their place in `records`.
         self._of_examples: dict[tuple[str, str, str], int] = {}
         # Reading or setting -> the comparisons that failed under it.
@@ -180,6 +181,7 @@ class Check:
         record = Record(
             kind=tolerance.kind,
             ok=judgement.ok,
+            self._demand_the_shape_of(tolerance, measured)
             measured=judgement.measured,
             expected=judgement.expected,
             allowed=judgement.allowed,
@@ -204,6 +206,20 @@ class Check:
         same = (record.kind, record.unit, record.reading)
         index = self._of_examples.setdefault(same, len(self.records))
         if index < len(self.records):
+    def _demand_the_shape_of(self, tolerance: Tolerance, measured: Tensor) -> None:
+        """Of another package than the reference a tensor of another shape is no disagreement.
+
+        Raises Missing.
+        """
+        wanted = getattr(tolerance, "reference", getattr(tolerance, "expected", None))
+        if not self._package or not isinstance(wanted, Tensor) or not wanted.dim():
+            return
+        if measured.shape != wanted.shape:
+            raise Missing(
+                f"{self._package} gives the shape {tuple(measured.shape)} "
+                f"where {tuple(wanted.shape)} is wanted"
+            )
+
             record.cases = self.records[index].cases + 1
             self.records[index] = record
         else:

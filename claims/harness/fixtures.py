@@ -11,7 +11,7 @@ from claims.harness.implementation import Implementation
 from claims.harness.ledger import Entry, Expected
 from claims.harness.mark import budget_of
 from claims.harness.seeds import Draws
-from claims.harness.stash import BASE_SEEDS, IMPLEMENTATION, entry_of
+from claims.harness.stash import BASE_SEEDS, FOREIGN, IMPLEMENTATION, entry_of
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,8 @@ def check(request: pytest.FixtureRequest) -> Check:
     options = [f"--base-seed {request.config.getoption('base_seed')}"]
     if (package := request.config.getoption("implementation")) != "transformer":
         options.append(f"--implementation {package}")
-    return Check(_require_entry(request), f'pytest "{item.nodeid}" {" ".join(options)}')
+    rerun = f'pytest "{item.nodeid}" {" ".join(options)}'
+    return Check(_require_entry(request), rerun, request.config.stash[FOREIGN])
 
 
 @pytest.fixture

@@ -17,6 +17,10 @@ from claims.harness.layout import Layout, Missing
 __all__ = ["Implementation", "Missing"]
 
 
+class NotInTheContract(AttributeError):
+    """A claim asks for a name that no package is asked to have: a defect of the claim."""
+
+
 class Implementation(Layout):
     """The package under test through the seam: `implementation.Head` is the package's `Head`.
 
@@ -34,6 +38,7 @@ class Implementation(Layout):
         self.package = package
         self._module, self.remarks = loading.load(package)
         super().__init__(self._module)
+        self.used: set[str] = set()  # names that claims have asked for
         self.declares = declared(getattr(self._module, "DECLARES", {}), package)
         if not self.provided():
             raise ValueError(
@@ -44,11 +49,12 @@ class Implementation(Layout):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in CONTRACT:
-            raise AttributeError(
+            raise NotInTheContract(
                 f"'{name}' is no name of the contract (claims/harness/contract.py)"
             )
         if not hasattr(self._module, name):
             raise Missing(f"{self.package} does not provide {name}")
+        self.used.add(name)
         return getattr(self._module, name)
 
     def provided(self) -> list[str]:

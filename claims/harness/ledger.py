@@ -19,6 +19,10 @@ from claims.harness import paths
 SCHEMA = paths.FIXTURES / "ledger.schema.json"
 
 
+# Kinds of claims that an implementation may fail without being wrong.
+OF_THE_CHAPTER = ("training", "memory", "timing", "qualitative")
+
+
 class LedgerError(ValueError):
     """The ledger is malformed; the message names every entry at fault."""
 
@@ -77,6 +81,19 @@ class Entry:
     beyond: str = ""
     subject: str = ""
     at_document: Mapping[str, str] | None = None
+    binds: str = ""
+
+    @property
+    def bound(self) -> str:
+        """Whom it binds: `anyone` who implements the field's notions, or the `chapter` alone, which
+        chose among several; `nobody` where it tests no implementation at all.
+
+        Where the ledger does not say, what depends on the chapter's settings binds the chapter.
+        """
+        if self.binds:
+            return self.binds
+        chosen = self.kind in OF_THE_CHAPTER or self.turns_on
+        return "chapter" if chosen else "anyone"
 
     @property
     def has_test(self) -> bool:

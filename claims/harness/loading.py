@@ -14,7 +14,6 @@ from types import ModuleType
 from claims.harness import paths
 from claims.harness.isolation import GlobalState
 
-REFERENCE = "transformer"
 ALLOWED = "name an importable package, e.g. --implementation my_package"
 
 
@@ -28,7 +27,7 @@ def load(package: str) -> tuple[ModuleType, list[str]]:
         ValueError: it is no package, hides another, fails to import, or ends the program.
     """
     _demand_a_name(package)
-    if package == REFERENCE:
+    if package == "transformer":
         _demand_the_only_reference()
     before = GlobalState()
     try:
@@ -72,12 +71,12 @@ def _demand_a_name(package: str) -> None:
 
 def _demand_the_only_reference() -> None:
     """`transformer` means this project's; a user's own of that name would never be tested."""
-    own = (paths.ROOT / REFERENCE).resolve()
+    own = (paths.ROOT / "transformer").resolve()
     for folder in dict.fromkeys((str(Path.cwd()), *sys.path)):
-        spec = importlib.machinery.PathFinder.find_spec(REFERENCE, [folder or str(Path.cwd())])
+        spec = importlib.machinery.PathFinder.find_spec("transformer", [folder or str(Path.cwd())])
         if spec is not None and spec.origin and Path(spec.origin).resolve().parent != own:
             raise ValueError(
-                f"two packages are called {REFERENCE}: {Path(spec.origin).parent}, and this "
+                f"two packages are called transformer: {Path(spec.origin).parent}, and this "
                 f"project's reference in {own}; rename yours, so that it can be told from it"
             )
 

@@ -13,7 +13,7 @@ from claims.harness.implementation import Implementation
 from claims.harness.mark import BUDGETS
 from claims.harness.provenance import provenance_path
 from claims.harness.seeds import DEFAULT_BASE_SEED, parse_base_seeds
-from claims.harness.stash import BASE_SEEDS, IMPLEMENTATION, LEDGER
+from claims.harness.stash import BASE_SEEDS, FOREIGN, IMPLEMENTATION, LEDGER
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -58,7 +58,9 @@ def refuse_bad_options(config: pytest.Config) -> None:
     try:
         config.stash[LEDGER] = ledger.load_ledger(paths.LEDGER)
         config.stash[BASE_SEEDS] = parse_base_seeds(config.getoption("base_seed"))
-        config.stash[IMPLEMENTATION] = Implementation(config.getoption("implementation"))
+        package = config.getoption("implementation")
+        config.stash[IMPLEMENTATION] = Implementation(package)
+        config.stash[FOREIGN] = "" if package == paths.REFERENCE else package
         if (target := config.getoption("claims_json")) is not None:
             files.demand_writable("--claims-json", target)
         if (target := config.getoption("gpu_table")) is not None:

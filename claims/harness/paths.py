@@ -3,6 +3,7 @@
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = "transformer"  # the package on which the chapter is tested
 CLAIMS = ROOT / "claims"
 FIXTURES = ROOT / "fixtures"
 LEDGER = FIXTURES / "ledger.yaml"

@@ -14,14 +14,21 @@ import hypothesis
 import pytest
 import torch
 
-from claims.harness import completeness, gpu_table, machine, options, paths, report
+from claims.harness import completeness, foreign, gpu_table, machine, options, paths, report
 from claims.harness.check import BrokenClaim, Check, Refuted, Undecided
 from claims.harness.isolation import GlobalState
+from claims.harness.layout import Missing
 from claims.harness.ledger import Entry
 from claims.harness.mark import base_seed_of, budget_of, declared
-from claims.harness.stash import BASE_SEEDS, IMPLEMENTATION, LEDGER, entry_of
+from claims.harness.stash import BASE_SEEDS, FOREIGN, IMPLEMENTATION, LEDGER, entry_of
+
+# Fixture -> the names of the package under test that it asked for.
+USED = pytest.StashKey[dict[str, set[str]]]()
 
 pytest_plugins = ("claims.harness.fixtures",)
+SLOW = (hypothesis.Phase.shrink, hypothesis.Phase.explain)
+# Fixtures that hand a claim the package under test, or what was made with it.
+OF_THE_PACKAGE = {"implementation", "tokenizer", "tokens"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,7 +42,11 @@ def pytest_configure(config: pytest.Config) -> None:
     # TF32 would keep 10 bits of a float32 product, silently.
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
-    _set_up_hypothesis()
+    config.stash[USED] = {}
+    _set_up_hypothesis(shrink=not config.stash[FOREIGN])
+    if config.stash[FOREIGN]:
+        # Its author answers for its warnings, and for how old the libraries are that it uses.
+        config.addinivalue_line("filterwarnings", "default")
     if not hasattr(config, "workerinput"):
         results = report.Report(config, config.stash[LEDGER])
         config.pluginmanager.register(results, "claims-report")
@@ -45,9 +56,10 @@ def pytest_configure(config: pytest.Config) -> None:
             config.pluginmanager.register(table, "claims-gpu-table")
 
 
-def _set_up_hypothesis() -> None:
+def _set_up_hypothesis(*, shrink: bool) -> None:
     """One profile. What departs from Hypothesis' defaults, and why:
 
+    - no shrinking for somebody's own code: the sentence that fails is what they need, at once.
     - derandomize: the same examples on every run, so that a red CI is red at home.
     - deadline None: the first, lazy call into torch takes longer than any other.
     - too_slow suppressed: building tensors is slow on a busy machine.
@@ -65,6 +77,7 @@ def _set_up_hypothesis() -> None:
             hypothesis.HealthCheck.function_scoped_fixture,
         ],
         report_multiple_bugs=False,
+        phases=[phase for phase in hypothesis.Phase if shrink or phase not in SLOW],
         print_blob=False,
         database=None,
     )
@@ -86,11 +99,13 @@ _TORCH_RANDOM = _TorchRandom()
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     facts = machine.description()
+    implementation = config.stash[IMPLEMENTATION]
     return [
-        f"claims: implementation {config.stash[IMPLEMENTATION].package}, "
+        f"claims: implementation {implementation.package} ({implementation.file}), "
         f"base seed {config.getoption('base_seed')}, "
         f"budget {config.getoption('budget') or 'ci, and document from the record'}",
         "machine: " + ", ".join(f"{key} {value}" for key, value in facts.items()),
+        *implementation.remarks,
     ]
 
 
@@ -118,6 +133,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             "ledger and tests disagree:\n" + "\n".join(f"  {f}" for f in faults)
         )
     _deselect_other_budgets(config, items)
+    if config.stash[FOREIGN]:
+        _deselect(config, items, [item for item in items if not _says_something(item)])
     for item in items:
         budget = budget_of(item)
         measured_here = config.getoption("device") == "cpu" or item.get_closest_marker("recorded")
@@ -132,7 +149,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.statistical)
         if entry.verdict_at(budget) == "refuted":
             reason = f"refuted: {entry.reason_at(budget)}"
-            item.add_marker(pytest.mark.xfail(raises=Refuted, strict=True, reason=reason))
+            # What is false of the reference may be true of another package, which is a result.
+            strict = not config.stash[FOREIGN]
+            item.add_marker(pytest.mark.xfail(raises=Refuted, strict=strict, reason=reason))
+
+
+def _says_something(item: pytest.Item) -> bool:
+    """Whether a test says something about the package under test."""
+    entry = entry_of(item)
+    if entry is None:
+        return True
+    return entry.bound != "nobody" and bool(OF_THE_PACKAGE & {*getattr(item, "fixturenames", ())})
 
 
 def _deselect_other_budgets(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -150,6 +177,10 @@ def _deselect_other_budgets(config: pytest.Config, items: list[pytest.Item]) -> 
         )
         if budget is not None and (too_small or again or chosen not in (None, budget)):
             others.append(item)
+    _deselect(config, items, others)
+
+
+def _deselect(config: pytest.Config, items: list[pytest.Item], others: list[pytest.Item]) -> None:
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
@@ -161,20 +192,63 @@ def _deselect_other_budgets(config: pytest.Config, items: list[pytest.Item]) -> 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
     """Around the body of every test: global state is restored, and a claim must keep the rules."""
-    entry = entry_of(pyfuncitem)
+    entry, package = entry_of(pyfuncitem), pyfuncitem.config.stash[FOREIGN]
+    pyfuncitem.config.stash[IMPLEMENTATION].used.clear()
     before = GlobalState()
     try:
         result = yield
+    except BaseException as error:
+        if entry is None or not package:
+            raise
+        if isinstance(error, Refuted):
+            _demand_that_it_was_asked(pyfuncitem)
+        if (meaning := foreign.meaning(error, package)) is error:
+            raise
+        raise meaning from error
     finally:
         changes = before.restore()
     if entry is not None:
+        if changes and package:
+            raise foreign.PackageError(f"{package} changes global state: {', '.join(changes)}")
         if changes:
             raise BrokenClaim(
                 f"claim {entry.id} left global state changed: {', '.join(changes)}; "
                 "draw from `rng`, and set flags only inside a context that restores them"
             )
-        _demand_verdict(entry, budget_of(pyfuncitem), pyfuncitem.funcargs.get("check"))
+        check = pyfuncitem.funcargs.get("check")
+        if package:
+            _demand_that_it_was_asked(pyfuncitem)
+            foreign.conclude(entry, check)
+        else:
+            _demand_verdict(entry, budget_of(pyfuncitem), check)
     return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(request: pytest.FixtureRequest) -> Generator[None, Any, Any]:
+    """What a fixture makes with the package under test is judged as in the body of a claim."""
+    config = request.config
+    implementation, package = config.stash[IMPLEMENTATION], config.stash[FOREIGN]
+    before, implementation.used = implementation.used, set()
+    try:
+        return (yield)
+    except BaseException as error:
+        if not package or (meaning := foreign.meaning(error, package)) is error:
+            raise
+        raise meaning from error
+    finally:
+        if request.fixturename is not None:
+            config.stash[USED][request.fixturename] = implementation.used
+        implementation.used = before
+
+
+def _demand_that_it_was_asked(item: pytest.Function) -> None:
+    """Raise Missing where a claim asked for no name of the package, directly or by a fixture."""
+    implementation, by_fixture = item.config.stash[IMPLEMENTATION], item.config.stash[USED]
+    asked = implementation.used.union(*(by_fixture.get(n, ()) for n in item.fixturenames))
+    made = "_tokenised" in item.fixturenames and "Tokenizer" in implementation.provided()
+    if not asked and not made:
+        raise Missing(f"it asks nothing of {implementation.package}")
 
 
 def _demand_verdict(entry: Entry, budget: str | None, check: object) -> None:
@@ -207,14 +281,16 @@ def pytest_runtest_makereport(
     outcome = yield
     entry = entry_of(item)
     decided = outcome.when == "call" or not outcome.passed
-    if call.excinfo is not None and isinstance(
-        call.excinfo.value, BrokenClaim | Undecided
-    ):
-        outcome.longrepr = str(call.excinfo.value)  # the fault is not a line of code
+    raised = None if call.excinfo is None else call.excinfo.value
+    if isinstance(raised, BrokenClaim | Undecided | foreign.PackageError):
+        outcome.longrepr = str(raised)  # the fault is not a line of code
+    if entry is not None and item.config.stash[FOREIGN] and foreign.departs(entry, raised):
+        outcome.outcome = "skipped"
+        outcome.wasxfail = foreign.DEPARTS
     if entry is not None and decided:
         check = getattr(item, "funcargs", {}).get("check")
         item.user_properties.extend(
-            report.properties(entry, budget_of(item), outcome, check)
+            report.properties(entry, budget_of(item), outcome, check, raised)
         )
         outcome.user_properties = list(item.user_properties)
     return outcome

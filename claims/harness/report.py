@@ -18,6 +18,7 @@ from claims.harness import machine, paths
 from claims.harness.check import Check
 from claims.harness.diagnosis import Likeness, looks_like
 from claims.harness.files import write_whole
+from claims.harness.foreign import DEPARTS, PackageError
 from claims.harness.ledger import Entry, Ledger
 from claims.harness.options import asks_for_everything, asks_for_gpu, command
 from claims.harness.provenance import commit
@@ -26,18 +27,25 @@ from claims.harness.tolerance.judgement import plain
 
 VERDICTS = ("exact", "holds", "open", "refuted", "not run", "failed")
 # Of the JSON file. Raise it when a key is renamed or comes to mean something else.
+# Of a package that is not the reference: `departs` is a disagreement with what the chapter chose.
+OF_OTHERS = ("departs", "error")
 VERSION = 2
 SCHEMA = paths.FIXTURES / "results.schema.json"
 LONGEST_MESSAGE = 20_000  # characters of a failure that are kept
 
 
 def properties(
-    entry: Entry, budget: str | None, outcome: pytest.TestReport, check: Check | None
+    entry: Entry, budget: str | None, outcome: pytest.TestReport, check: Check | None,
+    raised: BaseException | None,
 ) -> list[tuple[str, str]]:
     """One claim's result as (name, text), which travels with the test report."""
-    if outcome.failed:
+    if isinstance(raised, PackageError):
+        verdict, reason = "error", str(raised)
+    elif outcome.failed:
         verdict, reason = "failed", ""
     elif outcome.skipped and hasattr(outcome, "wasxfail"):
+    elif getattr(outcome, "wasxfail", "") == DEPARTS:
+        verdict, reason = "departs", entry.statement
         verdict, reason = (
             "refuted",
             str(outcome.wasxfail).removeprefix("reason: ").removeprefix("refuted: "),
@@ -106,7 +114,8 @@ class Report:
             claim=texts["claim"],
             test=report.nodeid,
             source=_place(report),
-            verdict="failed" if report.failed else texts["verdict"],
+            verdict=texts["verdict"] if texts["verdict"] == "error" or not report.failed
+            else "failed",
             reason=texts["reason"],
             message=_shortened(report.longreprtext) if report.failed else "",
             expected_verdict=texts["expected verdict"],
@@ -121,7 +130,8 @@ class Report:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self._missing() and session.exitstatus == pytest.ExitCode.OK:
+        in_vain = self._missing() or self._says_nothing()
+        if in_vain and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         target = self._config.getoption("claims_json")
         if target and self._outcomes:
@@ -130,7 +140,7 @@ class Report:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self._outcomes:
             return
-        write = terminalreporter.write_line
+        write, package = terminalreporter.write_line, self._config.stash[FOREIGN]
         terminalreporter.section("claims")
         for line in self._section_table():
             write(line)
@@ -151,6 +161,8 @@ class Report:
             write(
                 f"{len(missing)} claims were never collected, though nothing deselected them: "
                 f"{', '.join(missing)}",
+        if self._says_nothing():
+            write(f"No claim says anything about {package}.", red=True)
                 red=True,
             )
         for source, claims in self._from_record().items():
@@ -166,7 +178,7 @@ class Report:
         """claim id -> verdict; a claim that ran several times, over seeds or budgets, has its
         worst. Where one of them decided it, it is not called not run.
         """
-        worst = ("failed", "refuted", "open", "holds", "exact", "not run")
+        worst = ("error", "failed", "departs", "refuted", "open", "holds", "exact", "not run")
         result: dict[str, str] = {}
         for outcome in self._outcomes.values():
             other = result.get(outcome.claim, outcome.verdict)
@@ -176,6 +188,8 @@ class Report:
                 result[entry.id] = entry.verdict
             elif self._left_out(entry):
                 result.setdefault(entry.id, "not run")
+            if self._config.stash[FOREIGN]:
+                break  # only what was asked of the package
         return {name: result[name] for name in self._ledger.entries if name in result}
 
     def _left_out(self, entry: Entry) -> bool:
@@ -203,7 +217,8 @@ class Report:
 
     def _section_table(self) -> list[str]:
         verdicts = self.verdicts()
-        columns = (*VERDICTS, "background")
+        others = OF_OTHERS if self._config.stash[FOREIGN] else ()
+        columns = (*VERDICTS, *others, "background")
         lines = [f"{'section':<26}" + "".join(f"{name:>11}" for name in columns)]
         total: Counter[str] = Counter()
         for section in self._ledger.sections:
@@ -253,7 +268,7 @@ class Report:
         verdicts = self.verdicts()
         said = {outcome.claim for outcome in self._outcomes.values()}
         for entry in self._ledger.entries.values():
-            if entry.id in said:
+            if entry.id in said or self._config.stash[FOREIGN]:
                 continue
             if entry.awaits and verdicts.get(entry.id) == "not run":
                 reasons.setdefault(f"awaits {entry.awaits}", set()).add(entry.id)
@@ -271,13 +286,16 @@ class Report:
             if not outcome.budget and "gpu" not in self._ledger[outcome.claim].needs
         ]
         return looks_like(
-            failed={outcome.claim for outcome in judged if outcome.verdict == "failed"},
-            ran={outcome.claim for outcome in judged if outcome.verdict != "not run"},
+            failed={o.claim for o in judged if o.verdict in ("failed", "departs")},
+            ran={o.claim for o in judged if o.verdict not in ("not run", "error")},
         )
 
     def _missing(self) -> list[str]:
-        """Claims that a run of everything should have collected, and some plugin lost."""
-        if not asks_for_everything(self._config):
+        """Claims that a run of everything should have collected, and some plugin lost.
+
+        Of another package the run leaves out what says nothing about it.
+        """
+        if self._config.stash[FOREIGN] or not asks_for_everything(self._config):
             return []
         seen = {outcome.claim for outcome in self._outcomes.values()}
         return [

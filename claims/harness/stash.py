@@ -12,6 +12,8 @@ from claims.harness.mark import claim_id
 
 LEDGER = pytest.StashKey[Ledger]()
 IMPLEMENTATION = pytest.StashKey[Implementation]()  # the package under test
+# Its name where it is not this project's reference; empty where it is.
+FOREIGN = pytest.StashKey[str]()
 BASE_SEEDS = pytest.StashKey[Sequence[int]]()
 CORPUS_LINE = pytest.StashKey[str]()  # where the corpus came from; the harness itself knows none
 

@@ -1,0 +1,126 @@
+"""What happened when a claim ran on a package that is not this project's reference.
+
+Only a measured disagreement fails. What the package does not offer is not run, with the cause; what
+breaks inside it is an error of the package, with the call that raised it.
+"""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+import pytest
+import torch
+
+from claims.harness import paths
+from claims.harness.check import BrokenClaim, Check, Refuted, Undecided
+from claims.harness.implementation import NotInTheContract
+from claims.harness.layout import Missing
+from claims.harness.ledger import Entry
+from claims.harness.tolerance.judgement import MisusedTolerance
+
+# How a package says no, when it is not PyTorch that says so.
+REFUSALS = (ValueError, AssertionError)
+BINDING = re.compile(
+    r"unexpected keyword argument|positional argument|takes no (keyword )?arguments|missing \d+"
+)
+DTYPE = re.compile(r"dtype|scalar type|not implemented for '(Double|Half|BFloat16|Float|Long)'")
+STDLIB = sysconfig.get_paths()["stdlib"]
+
+
+class PackageError(Exception):
+    """The package under test breaks: neither a disagreement nor something that it lacks."""
+
+
+def meaning(error: BaseException, package: str) -> BaseException:
+    """What an exception that ended a claim means for the package.
+
+    Refuted where it disagrees, Missing where it lacks something, PackageError where it breaks, and
+    the exception itself where it is the claim's own or a skip.
+    """
+    if isinstance(error, Refuted | BrokenClaim | pytest.fail.Exception | PackageError):
+        return error
+    if isinstance(error, Undecided):
+        return Missing(f"undecided on {package}: more seeds would tell")
+    if isinstance(error, MisusedTolerance):
+        return Missing(f"{package} returns another dtype than it was given: {error}")
+    of_the_claim = pytest.skip.Exception | Missing | NotInTheContract
+    if not isinstance(error, Exception) or isinstance(error, of_the_claim):
+        return error
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    inside = _since_the_claim(frames)
+    own = [frame for frame in inside if _of_the_package(frame)]
+    text = _first_line(error)
+    if isinstance(error, NotImplementedError):
+        return Missing(f"{package} does not support it: {text}")
+    if isinstance(error, TypeError) and BINDING.search(text) and not own:
+        return Missing(f"{package} takes other arguments: {text}")
+    if isinstance(error, AttributeError) and not own:
+        return Missing(f"{package} lacks it: {text}")
+    if DTYPE.search(text) and isinstance(error, RuntimeError | TypeError | ValueError):
+        return Missing(f"{package} does not offer the dtype: {text}")
+    if own and isinstance(error, REFUSALS) and inside[-1] is own[-1]:
+        return Missing(f"{_name(own[-1])} refuses: {text}")
+    if own:
+        where = f"{Path(own[-1].f_code.co_filename).name}:{_line(error, own[-1])}"
+        return PackageError(f"{_name(own[0])} ({where}) raises {type(error).__name__}: {text}")
+    return Missing(f"what {package} returns does not fit: {type(error).__name__}: {text}")
+
+
+def _since_the_claim(frames: Sequence[FrameType]) -> list[FrameType]:
+    """What the claim, or an instrument, called last."""
+    mine = (str(paths.CLAIMS), str(Path(__file__).parents[1]))
+    ours = [i for i, frame in enumerate(frames) if frame.f_code.co_filename.startswith(mine)]
+    return list(frames[ours[-1] + 1 :]) if ours else list(frames)
+
+
+def _of_the_package(frame: FrameType) -> bool:
+    """Of the package or of a library that it wraps, and not of Python or of torch."""
+    file = frame.f_code.co_filename
+    installed = re.search(r"(?:site|dist)-packages[/\\](\w+)", file)
+    if installed:
+        return installed[1] not in ("torch", "numpy", "scipy")
+    return not file.startswith((STDLIB, str(Path(torch.__file__).parent), "<"))
+
+
+def _name(frame: FrameType) -> str:
+    """Head.forward: what was called, with its class where it has one."""
+    return frame.f_code.co_qualname
+
+
+def _line(error: BaseException, frame: FrameType) -> int:
+    lines = {f: line for f, line in traceback.walk_tb(error.__traceback__)}
+    return lines.get(frame, frame.f_lineno)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+# ---- what a claim that ended without an exception, or with a disagreement, comes to --------------
+
+DEPARTS = "departs from the chapter"
+
+
+def departs(entry: Entry, raised: BaseException | None) -> bool:
+    """Whether a disagreement is with what the chapter chose, and not with the field's notions."""
+    disagrees = isinstance(raised, Refuted | pytest.fail.Exception)
+    return disagrees and entry.bound == "chapter" and entry.verdict != "refuted"
+
+
+def conclude(entry: Entry, check: object) -> None:
+    """Decide what the comparisons of a claim come to. Raises Refuted."""
+    assert isinstance(check, Check)
+    try:
+        check.conclude()
+    except BrokenClaim as error:
+        if not entry.turns_on or not check.records:
+            raise
+        # One answer under all settings, where the reference has several.
+        check.verdict = "holds"
+        if not all(record.ok for record in check.records):
+            raise Refuted(str(error)) from None

@@ -1,0 +1,202 @@
+"""Verdicts on a package that is not the reference: what fails, what departs, what is not run."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from conftest import Project, output
+
+PACKAGE = """
+import torch, warnings
+
+def causal_mask(n, m=None, device=None):
+    if n == 13:
+        raise NotImplementedError("no masks of thirteen")
+    if n == 14:
+        raise ValueError("fourteen is too many")
+    if n == 15:
+        return {}["missing"]
+    if n == 16:
+        torch.set_default_dtype(torch.float64)
+    if n == 17:
+        warnings.warn("old", FutureWarning)
+    return torch.ones(n, n)
+
+def alibi_slopes(n_heads):
+    return torch.zeros(n_heads + 1)
+
+def rotate(x):
+    return x.double() @ torch.ones(1, 1)
+
+class Tokenizer:
+    pass
+"""
+
+
+def claim(name: str, line: str, fixtures: str = "implementation, check") -> str:
+    test = name.replace("-", "_")
+    return f'\n@claim("{name}")\ndef test_{test}({fixtures}):\n    {line}\n'
+
+
+def judged(project: Project, *claims: tuple[str, str], **entry: Any) -> tuple[Any, dict[str, Any]]:
+    """pytest's result and the outcome of each claim, (name, body), on the package `theirs`."""
+    project.package("theirs", PACKAGE)
+    for name, line in claims:
+        project.entry(name, **entry).test(claim(name, line))
+    result = project.run("--implementation", "theirs", "--claims-json", "out.json")
+    runs = json.loads((project.folder / "out.json").read_text())["runs"]
+    return result, {run["claim"]: run for run in runs}
+
+
+def mask(n: int) -> str:
+    return f"check(implementation.causal_mask({n}).sum().item(), within({n * n}, {n * n}, 'ones'))"
+
+
+NOT_RUN = {
+    "a-name": ("implementation.Head(1, 1, 1)", "theirs does not provide Head"),
+    "not-implemented": (mask(13), "theirs does not support it: no masks of thirteen"),
+    "refused": (mask(14), "causal_mask refuses: fourteen is too many"),
+    "a-setting": (
+        "implementation.causal_mask(3, colour=1)",
+        "theirs takes other arguments: causal_mask() got an unexpected keyword argument 'colour'",
+    ),
+    "a-method": (
+        "implementation.Tokenizer().encode('a')",
+        "theirs lacks it: 'Tokenizer' object has no attribute 'encode'",
+    ),
+    "a-shape": (
+        "check(implementation.alibi_slopes(2), exact(torch.zeros(2), 'zeros'))",
+        "theirs gives the shape (3,) where (2,) is wanted",
+    ),
+    "a-dtype": ("implementation.rotate(torch.ones(1, 1))", "theirs does not offer the dtype: "),
+    "another-result": (
+        "implementation.causal_mask(3).colour()",
+        "theirs lacks it: 'Tensor' object has no attribute 'colour'",
+    ),
+    "unfit": (
+        "a, b = implementation.causal_mask(3)",
+        "what theirs returns does not fit: ValueError: too many values to unpack (expected 2)",
+    ),
+    "nothing-asked": ("check(1, exact(1))", "it asks nothing of theirs"),
+    "refuted-of-nothing": ("check(1, exact(2))", "it asks nothing of theirs"),
+}
+
+
+def test_what_the_package_does_not_offer_is_not_run_with_its_cause(project: Project) -> None:
+    result, runs = judged(project, *((name, line) for name, (line, _) in NOT_RUN.items()))
+    found = {name: (run["verdict"], run["reason"]) for name, run in runs.items()}
+    for name, (_, reason) in NOT_RUN.items():
+        assert found[name][0] == "not run", name
+        assert found[name][1].startswith(reason), name
+    assert "2 x it asks nothing of theirs" in output(result)
+    assert "No claim says anything about theirs." in output(result)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED, "a run that says nothing is not green"
+
+
+def test_a_measured_disagreement_fails_and_a_choice_of_the_chapter_departs(
+    project: Project,
+) -> None:
+    project.package("theirs", PACKAGE)
+    line = "check(implementation.causal_mask(2).sum().item(), within(0, 1, 'none'))"
+    for name, binds in (("a", "anyone"), ("b", "chapter"), ("c", "nobody")):
+        project.entry(name, binds=binds).test(claim(name, line))
+    result = project.run("--implementation", "theirs", "--claims-json", "out.json")
+    result.assert_outcomes(failed=1, xfailed=1, deselected=1)
+    verdicts = json.loads((project.folder / "out.json").read_text())["verdicts"]
+    assert verdicts == {"a": "failed", "b": "departs"}
+    assert "departs from the chapter in:\n  b (l.11): The sentence of b." in output(result)
+
+
+def test_on_the_reference_a_choice_of_the_chapter_fails(project: Project) -> None:
+    project.entry("a", binds="chapter").test(claim("a", "check(1, exact(2))"))
+    project.entry("b", binds="nobody").test(claim("b", "check(1, exact(1))"))
+    project.run().assert_outcomes(failed=1, passed=1)
+
+
+def test_a_claim_that_takes_no_package_says_nothing_about_one(project: Project) -> None:
+    project.package("theirs", PACKAGE)
+    project.entry("a").test(claim("a", "check(1, exact(1))", "check"))
+    project.entry("b").test(claim("b", mask(2)))
+    project.run("--implementation", "theirs").assert_outcomes(passed=1, deselected=1)
+
+
+def test_what_breaks_is_an_error_of_the_package_named_once(project: Project) -> None:
+    result, runs = judged(
+        project, ("a", mask(15)), ("b", mask(15)), ("changes", mask(16)), ("c", mask(2))
+    )
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert [runs[name]["verdict"] for name in ("a", "b", "changes")] == ["error"] * 3
+    said = output(result)
+    assert "2 x causal_mask (__init__.py:10) raises KeyError: 'missing'" in said
+    assert "1 x theirs changes global state: default dtype" in said
+    assert runs["c"]["verdict"] == "exact"
+
+
+def test_warnings_of_the_package_are_no_errors(project: Project) -> None:
+    result, runs = judged(project, ("a", mask(17)))
+    assert runs["a"]["verdict"] == "exact"
+    assert result.ret == pytest.ExitCode.OK
+    assert "FutureWarning: old" in output(result)
+
+
+def test_what_is_refuted_of_the_reference_and_true_here_is_a_result(project: Project) -> None:
+    result, runs = judged(project, ("a", mask(2)), verdict="refuted")
+    assert result.ret == pytest.ExitCode.OK
+    assert runs["a"]["verdict"] == "exact"
+    assert "true of theirs, though refuted on the reference:\n  a (l.11)" in output(result)
+
+
+def test_an_open_claim_that_has_one_answer_here_is_a_result(project: Project) -> None:
+    settings = {"one": "a setting", "two": "another"}
+    project.package("theirs", PACKAGE)
+    value = "implementation.causal_mask(2).sum().item()"
+    for name, allowed in (("holds", 9), ("fails", 1)):
+        line = (
+            f"[check.under(s)({value}, within(0, {allowed}, 'few')) for s in ('one', 'two')]"
+        )
+        project.entry(name, "open", turns_on="it", settings=settings).test(claim(name, line))
+    result = project.run("--implementation", "theirs", "--claims-json", "out.json")
+    assert result.ret == pytest.ExitCode.OK
+    verdicts = json.loads((project.folder / "out.json").read_text())["verdicts"]
+    assert verdicts == {"holds": "holds", "fails": "departs"}
+
+
+def test_a_failing_property_is_not_simplified_for_another_package(project: Project) -> None:
+    """The reference is: the smallest example is worth the time there."""
+    project.package("theirs", PACKAGE)
+    source = """
+@claim("a")
+@given(n=st.integers(0, 10_000))
+def test_a(implementation, check, n):
+    implementation.causal_mask(2)
+    with open("examples", "a") as file:
+        file.write("x")
+    check(int(n > 100), exact(0))
+"""
+    project.entry("a").test(source)
+    counted = {}
+    (project.folder / "package" / "__init__.py").write_text(PACKAGE)
+    for package in ("theirs", "package"):
+        (project.folder / "examples").unlink(missing_ok=True)
+        project.run("--implementation", package).assert_outcomes(failed=1)
+        counted[package] = len((project.folder / "examples").read_text())
+    assert counted["theirs"] < counted["package"]
+
+
+def test_a_fixture_that_the_package_fails_is_judged_as_the_claim(project: Project) -> None:
+    project.package("theirs", PACKAGE)
+    project.entry("a").test("""
+@pytest.fixture(scope="module")
+def made(implementation):
+    return implementation.causal_mask(13)
+
+@claim("a")
+def test_a(made, implementation, check):
+    check(made, exact(None))
+""")
+    result = project.run("--implementation", "theirs")
+    result.assert_outcomes(skipped=1)
+    assert "1 x theirs does not support it: no masks of thirteen" in output(result)
