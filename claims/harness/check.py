@@ -60,9 +60,11 @@ class Check:
     def __init__(self, entry: Entry, rerun: str, package: str = "") -> None:
         """`package` is the one under test, where it is not the reference."""
         self.entry = entry
+        self._package = package
         self.records: list[Record] = []
         self.verdict = ""  # what the comparisons come to, once `conclude` has been called
         self.reading = ""  # under which it holds; empty for the most natural one
+        self._rerun = rerun
         # What tells comparisons of an example apart -> their place in `records`.
         self._of_examples: dict[tuple[str, str, str], int] = {}
         # Reading or setting -> the comparisons that failed under it.
@@ -174,6 +176,7 @@ class Check:
         __tracebackhide__ = True
         if isinstance(measured, Tensor):
             measured = measured.detach()
+            self._demand_the_shape_of(tolerance, measured)
         if has_nan(measured):
             judgement = Judgement(False, plain(measured), None, "no NaN", detail="NaN was measured")
         else:
@@ -181,7 +184,6 @@ class Check:
         record = Record(
             kind=tolerance.kind,
             ok=judgement.ok,
-            self._demand_the_shape_of(tolerance, measured)
             measured=judgement.measured,
             expected=judgement.expected,
             allowed=judgement.allowed,
@@ -198,14 +200,6 @@ class Check:
             raise Undecided("undecided: more seeds would tell\n" + self._explain(record))
         return record
 
-    def _keep(self, record: Record) -> None:
-        """Under Hypothesis, in place of the same comparison of the last example."""
-        if not hypothesis.currently_in_test_context():
-            self.records.append(record)
-            return
-        same = (record.kind, record.unit, record.reading)
-        index = self._of_examples.setdefault(same, len(self.records))
-        if index < len(self.records):
     def _demand_the_shape_of(self, tolerance: Tolerance, measured: Tensor) -> None:
         """Of another package than the reference a tensor of another shape is no disagreement.
 
@@ -220,6 +214,14 @@ class Check:
                 f"where {tuple(wanted.shape)} is wanted"
             )
 
+    def _keep(self, record: Record) -> None:
+        """Under Hypothesis, in place of the same comparison of the last example."""
+        if not hypothesis.currently_in_test_context():
+            self.records.append(record)
+            return
+        same = (record.kind, record.unit, record.reading)
+        index = self._of_examples.setdefault(same, len(self.records))
+        if index < len(self.records):
             record.cases = self.records[index].cases + 1
             self.records[index] = record
         else:

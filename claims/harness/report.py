@@ -22,13 +22,13 @@ from claims.harness.foreign import DEPARTS, PackageError
 from claims.harness.ledger import Entry, Ledger
 from claims.harness.options import asks_for_everything, asks_for_gpu, command
 from claims.harness.provenance import commit
-from claims.harness.stash import CORPUS_LINE
+from claims.harness.stash import CORPUS_LINE, FOREIGN
 from claims.harness.tolerance.judgement import plain
 
 VERDICTS = ("exact", "holds", "open", "refuted", "not run", "failed")
-# Of the JSON file. Raise it when a key is renamed or comes to mean something else.
 # Of a package that is not the reference: `departs` is a disagreement with what the chapter chose.
 OF_OTHERS = ("departs", "error")
+# Of the JSON file. Raise it when a key is renamed or comes to mean something else.
 VERSION = 2
 SCHEMA = paths.FIXTURES / "results.schema.json"
 LONGEST_MESSAGE = 20_000  # characters of a failure that are kept
@@ -43,9 +43,9 @@ def properties(
         verdict, reason = "error", str(raised)
     elif outcome.failed:
         verdict, reason = "failed", ""
-    elif outcome.skipped and hasattr(outcome, "wasxfail"):
     elif getattr(outcome, "wasxfail", "") == DEPARTS:
         verdict, reason = "departs", entry.statement
+    elif outcome.skipped and hasattr(outcome, "wasxfail"):
         verdict, reason = (
             "refuted",
             str(outcome.wasxfail).removeprefix("reason: ").removeprefix("refuted: "),
@@ -149,6 +149,9 @@ class Report:
             ("open: it turns on a setting that is not given", self._with_reason("open")),
             ("holds under another reading than the first", self._read_otherwise()),
             ("not run", self._not_run()),
+            (f"true of {package}, though refuted on the reference", self._true_here()),
+            ("departs from the chapter in", self._with_reason("departs")),
+            (f"errors of {package}", self._errors()),
             ("failed", self._failed()),
             ("what failed looks like a known mistake", [str(each) for each in self.likenesses()]),
         ):
@@ -157,12 +160,12 @@ class Report:
                 for line in lines:
                     for part in _wrap(line):
                         write(part)
+        if self._says_nothing():
+            write(f"No claim says anything about {package}.", red=True)
         if missing := self._missing():
             write(
                 f"{len(missing)} claims were never collected, though nothing deselected them: "
                 f"{', '.join(missing)}",
-        if self._says_nothing():
-            write(f"No claim says anything about {package}.", red=True)
                 red=True,
             )
         for source, claims in self._from_record().items():
@@ -184,12 +187,12 @@ class Report:
             other = result.get(outcome.claim, outcome.verdict)
             result[outcome.claim] = min(outcome.verdict, other, key=worst.index)
         for entry in self._ledger.entries.values():
+            if self._config.stash[FOREIGN]:
+                break  # only what was asked of the package
             if not entry.has_test:
                 result[entry.id] = entry.verdict
             elif self._left_out(entry):
                 result.setdefault(entry.id, "not run")
-            if self._config.stash[FOREIGN]:
-                break  # only what was asked of the package
         return {name: result[name] for name in self._ledger.entries if name in result}
 
     def _left_out(self, entry: Entry) -> bool:
@@ -278,6 +281,28 @@ class Report:
 
     def _failed(self) -> list[str]:
         return [f"{o.claim}: {o.test}" for o in self._outcomes.values() if o.verdict == "failed"]
+
+    def _true_here(self) -> list[str]:
+        """What the reference refutes and another package bears out."""
+        lines = [
+            f"{o.claim} ({self._ledger[o.claim].place}): {self._ledger[o.claim].statement}"
+            for o in self._outcomes.values()
+            if o.expected_verdict == "refuted" and o.verdict in ("exact", "holds")
+        ]
+        return list(dict.fromkeys(lines))
+
+    def _errors(self) -> list[str]:
+        """Where the package breaks, each place once, by the call and the line that raised."""
+        causes: dict[str, list[Outcome]] = {}
+        for outcome in self._outcomes.values():
+            if outcome.verdict == "error":
+                causes.setdefault(outcome.reason.partition(": ")[0], []).append(outcome)
+        return [f"{len({o.claim for o in of})} x {of[0].reason}" for of in causes.values()]
+
+    def _says_nothing(self) -> bool:
+        """Whether a run on another package ended without a result."""
+        verdicts = {outcome.verdict for outcome in self._outcomes.values()}
+        return bool(self._config.stash[FOREIGN]) and verdicts == {"not run"}
 
     def likenesses(self) -> list[Likeness]:
         """The known mistakes that break much the same claims as failed here."""
