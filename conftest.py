@@ -5,4 +5,5 @@ pytest_plugins = (
     "claims.plugins.corpus",
     "claims.plugins.documents",
     "claims.plugins.training",
+    "claims.plugins.report",
 )

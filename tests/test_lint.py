@@ -188,6 +188,9 @@ RULES: dict[str, Rule] = {
         "claims.experiments", "claims.training", "claims.instruments.languages"
     ),
     "the harness imports another room": imports_of_claims_beside("claims.harness"),
+    "the report imports more than records and experiments": imports_of_claims_beside(
+        "claims.report", "claims.harness", "claims.training", "claims.experiments"
+    ),
     "documents import more than the harness": imports_of_claims_beside(
         "claims.documents", "claims.harness"
     ),
@@ -234,6 +237,11 @@ BROKEN: dict[str, list[str]] = {
     ],
     "documents import more than the harness": [
         "from claims.harness.ledger import Ledger\nfrom claims.training.spec import RunSpec",
+        "from claims.plugins.session import tokens_of",
+    ],
+    "the report imports more than records and experiments": [
+        "from claims.training.spec import RunSpec\nfrom claims.instruments.text import corpus",
+        "from claims.studies.markdown import table",
         "from claims.plugins.session import tokens_of",
     ],
     "imports a test module": [
@@ -340,6 +348,10 @@ def test_the_harness_imports_no_other_room() -> None:
 
 def test_documents_import_the_harness_alone() -> None:
     demand(room("documents"), "documents import more than the harness")
+
+
+def test_the_report_reads_records_and_experiments_and_measures_nothing() -> None:
+    demand(room("report"), "the report imports more than records and experiments")
 
 
 def test_no_test_module_is_imported() -> None:
