@@ -4,6 +4,7 @@ pytest_plugins = (
     "claims.harness.plugin",
     "claims.plugins.corpus",
     "claims.plugins.documents",
+    "claims.plugins.shards",
     "claims.plugins.training",
     "claims.plugins.report",
 )

@@ -146,6 +146,7 @@ def asks_for_everything(config: pytest.Config) -> bool:
         option("keyword", "")
         or option("markexpr", "") not in ("", "not gpu")
         or option("budget", None) == "document"
+        or option("shard", None)
         or option("collectonly", False)
         or option("deselect", None)
         or option("lf", False)
