@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import importlib.util
 import os
+import sys
+import traceback
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +31,34 @@ from claims.harness.stash import BASE_SEEDS, FOREIGN, IMPLEMENTATION, LEDGER, en
 USED = pytest.StashKey[dict[str, set[str]]]()
 
 pytest_plugins = ("claims.harness.fixtures",)
+PLUGINS = ("pytest_benchmark.plugin", "pytest_regressions.plugin")
 SLOW = (hypothesis.Phase.shrink, hypothesis.Phase.explain)
 # Fixtures that hand a claim the package under test, or what was made with it.
 OF_THE_PACKAGE = {"implementation", "tokenizer", "tokens"}
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    if sys.flags.optimize:
+        raise pytest.UsageError(
+            "python -O leaves out assertions, which pytest and implementations rely on: run "
+            "without -O, and unset PYTHONOPTIMIZE"
+        )
+    _demand_the_plugins(pluginmanager)
     options.add_options(parser)
+
+
+def _demand_the_plugins(manager: pytest.PytestPluginManager) -> None:
+    """Tables and benchmarks need plugins of pytest that load by themselves, unless told not to."""
+    loaded = {getattr(plugin, "__name__", "") for plugin in manager.get_plugins()}
+    for name in (module for module in PLUGINS if module not in loaded):
+        distribution = name.partition(".")[0].replace("_", "-")
+        if importlib.util.find_spec(name.partition(".")[0]) is None:
+            raise pytest.UsageError(f"{distribution} is not installed: pip install {distribution}")
+        if os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD"):
+            raise pytest.UsageError(
+                f"the plugin {distribution} is not loaded: unset PYTEST_DISABLE_PLUGIN_AUTOLOAD, "
+                f"or add {' '.join(f'-p {each}' for each in PLUGINS)}"
+            )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -186,7 +212,24 @@ def _deselect(config: pytest.Config, items: list[pytest.Item], others: list[pyte
         items[:] = [item for item in items if item not in others]
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    # What exists by now stays; without it, collecting after each test would cost half a second.
+    gc.collect()
+    gc.freeze()
+
+
 # ---- running -----------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, Any, Any]:
+    """Tensors of one test are gone before the next, which may measure memory."""
+    try:
+        return (yield)
+    finally:
+        sys.last_exc = sys.last_value = sys.last_traceback = None
+        gc.collect()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -293,4 +336,16 @@ def pytest_runtest_makereport(
             report.properties(entry, budget_of(item), outcome, check, raised)
         )
         outcome.user_properties = list(item.user_properties)
+    _let_go(raised)
     return outcome
+
+
+def _let_go(raised: BaseException | None) -> None:
+    """Of what the frames of an exception hold, which pytest keeps for longer than the test."""
+    while raised is not None:
+        for frame, _ in traceback.walk_tb(raised.__traceback__):
+            with suppress(RuntimeError):  # it is still running, as this one is
+                frame.clear()
+            # Before Python 3.13 a frame keeps a copy of its variables, made anew when asked for.
+            frame.f_locals  # noqa: B018
+        raised = raised.__cause__ or raised.__context__
