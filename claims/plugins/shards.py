@@ -97,7 +97,7 @@ def _runs(item: pytest.Item) -> dict[str, int]:
         return {}
     experiment = declared.budgets[budget]
     runs = (experiment.runs[label] for label in declared.labels)
-    return {whatever_the_seed(run): experiment.looks[0] for run in runs}
+    return {whatever_the_seed(run): experiment.seeds for run in runs}
 
 
 def whatever_the_seed(run: RunSpec) -> str:
