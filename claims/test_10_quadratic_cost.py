@@ -573,6 +573,11 @@ def test_the_model_of_2017_has_three_attentions(
     between = influence(lambda memory: decoder(target, memory), source)
     check(tuple(between.shape), exact((4, 6)))
     check(between, felt)
+    # What the whole model reads of a source is the encoder's output: all its tensors matter.
+    logits = model(*(rng.integers(0, 16, 1, n, salt=f"ids {n}") for n in (6, 4)))
+    tensors = [tensor for block in encoder for tensor in block.parameters()]
+    grads = torch.autograd.grad(logits.square().sum(), tensors, materialize_grads=True)
+    check(torch.stack([grad.abs().max() for grad in grads]), felt)
 
 
 @claim("decoder-only-same-sequence")

@@ -22,6 +22,7 @@ from claims.harness.foreign import DEPARTS, PackageError
 from claims.harness.ledger import Entry, Ledger
 from claims.harness.options import asks_for_everything, asks_for_gpu, command
 from claims.harness.provenance import commit
+from claims.harness.root_causes import root_causes
 from claims.harness.stash import CORPUS_LINE, FOREIGN
 from claims.harness.tolerance.judgement import plain
 
@@ -152,7 +153,7 @@ class Report:
             (f"true of {package}, though refuted on the reference", self._true_here()),
             ("departs from the chapter in", self._with_reason("departs")),
             (f"errors of {package}", self._errors()),
-            ("failed", self._failed()),
+            ("failed, and beneath a claim what rests on it", self._failed()),
             ("what failed looks like a known mistake", [str(each) for each in self.likenesses()]),
         ):
             if lines:
@@ -280,7 +281,16 @@ class Report:
         return [f"{len(ids)} x {reason}" for reason, ids in sorted(reasons.items())]
 
     def _failed(self) -> list[str]:
-        return [f"{o.claim}: {o.test}" for o in self._outcomes.values() if o.verdict == "failed"]
+        """What failed, and beneath each claim, one step in, what rests on it."""
+        tests: dict[str, list[str]] = {}
+        for outcome in self._outcomes.values():
+            if outcome.verdict == "failed":
+                tests.setdefault(outcome.claim, []).append(outcome.test)
+        return [
+            f"{'  ' * depth}{claim}: {test}"
+            for depth, claim in root_causes(tests, self._ledger)
+            for test in tests[claim]
+        ]
 
     def _true_here(self) -> list[str]:
         """What the reference refutes and another package bears out."""
