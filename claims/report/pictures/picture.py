@@ -22,9 +22,9 @@ VARIABLES = {
     INK: "ink", FAINT: "faint", PAPER: "paper",
     **{colour: f"series-{i}" for i, colour in enumerate(SERIES, 1)},
 }  # fmt: skip
-# Blue, vermilion, green, purple and grey, told apart by the colour-blind; in the dark lighter.
-LIGHT = ("#1b1b1b", "#c8c8c8", "#ffffff", "#0072b2", "#c44e00", "#00795a", "#9a3d83", "#666666")
-DARK = ("#e8e8e8", "#555b63", "#16181d", "#56b4e9", "#f0a030", "#2cc59b", "#e08fc0", "#a8a8a8")
+# Blue, orange, green, purple and grey, told apart by the colour-blind; in the dark lighter.
+LIGHT = ("#1b1b1b", "#c8c8c8", "#ffffff", "#1f6fd0", "#e06000", "#009e73", "#c050b0", "#333333")
+DARK = ("#e8e8e8", "#555b63", "#16181d", "#4aa0ff", "#e69f00", "#6fe0a0", "#a85cc0", "#f0f0f0")
 # Colour is never alone in telling series apart.
 MARKERS = ("o", "s", "^", "D", "v")
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
