@@ -1,10 +1,5 @@
 """Switches the harness on; nothing else."""
 
-pytest_plugins = (
-    "claims.harness.plugin",
-    "claims.plugins.corpus",
-    "claims.plugins.documents",
-    "claims.plugins.shards",
-    "claims.plugins.training",
-    "claims.plugins.report",
-)
+from claims.plugins import ALL
+
+pytest_plugins = ALL

@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+import torch
 
 import transformer
 from claims.harness.contract import CONTRACT
@@ -19,17 +21,27 @@ def test_the_reference_provides_every_name_and_no_other() -> None:
     assert sorted(transformer.__all__) == sorted(CONTRACT)
 
 
-# Described by their methods, or by the settings of LanguageModel.
-OTHERWISE = {"Tokenizer", "model_parameters", "gpt2_small"}
+@pytest.mark.parametrize("name", CONTRACT)
+def test_the_contract_has_the_parameters_of_the_reference(name: str) -> None:
+    """Names, order and defaults, of the function or of the constructor, and of a call."""
+    each, of_reference = CONTRACT[name], getattr(transformer, name)
+    assert written(of_reference) == written(eval(f"lambda {each.takes}: None", {"torch": torch}))
+    if each.forward:
+        called = eval(f"lambda self, {each.forward}: None")
+        assert written(of_reference.forward) == written(called)
+    for method in each.methods:
+        own, _, parameters = method.partition("(")
+        shown = written(getattr(of_reference, own))
+        wanted = parameters.removesuffix(")").removeprefix("cls, ")
+        assert shown == written(eval(f"lambda {wanted}: None"))
 
 
-@pytest.mark.parametrize("name", sorted(CONTRACT.keys() - OTHERWISE))
-def test_the_seam_names_the_parameters_as_the_reference_has_them(name: str) -> None:
-    """Every parameter of the reference is in the one-line signature of the seam."""
-    parameters = inspect.signature(getattr(transformer, name)).parameters
-    told = CONTRACT[name].says
-    missing = [p for p in parameters if p not in told and p not in ("dtype", "device")]
-    assert not missing
+def written(function: Any) -> list[str]:
+    """The parameters as `name=default`, with the star before those by keyword."""
+    return [
+        f"{parameter.kind.name} {parameter.name}={parameter.default}"
+        for parameter in inspect.signature(function).parameters.values()
+    ]
 
 
 @pytest.mark.parametrize(

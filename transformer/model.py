@@ -135,7 +135,7 @@ def gpt2_small(**changes: Any) -> LanguageModel:
     approximation, and the tensors start as everywhere in this file. Not for training as it is: the
     tied table starts from N(0, 1), so that logits have a standard deviation near sqrt(768) = 28 and
     the loss starts at hundreds of nats, where an even guess has ln 50,257 = 10.8. GPT-2 starts its
-    matrices and tables from N(0, 0.02^2). ``changes`` are settings of ``LanguageModel`` that differ.
+    matrices and tables from N(0, 0.02^2). ``changes`` are settings of ``LanguageModel``.
     """
     shape: dict[str, Any] = {
         "vocabulary": 50_257, "context": 1_024, "d_model": 768, "n_blocks": 12, "n_heads": 12,

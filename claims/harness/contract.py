@@ -21,78 +21,101 @@ class Name:
     """One name of the contract.
 
     group      what `--only` chooses it by
-    says       parameters, shapes and result in one line
+    takes      the parameters, as Python writes them; those of the constructor for a module
+    says       what it gives, with shapes
+    forward    of a module: the parameters of a call
+    methods    of a class that is no module
     weights    of a module: role -> shape, as nn.Linear stores it (outputs, inputs)
     parts      of a module: role -> what the sub-module is
     """
 
     group: str
+    takes: str
     says: str
+    forward: str = ""
+    methods: tuple[str, ...] = ()
     weights: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, str] = field(default_factory=dict)
 
 
-QKV = {role: "(heads * d_head, d_model)" for role in ("q", "k", "v")}
+AVERAGE = "(..., T, d) -> (..., T, d): row t is the mean of rows 0..t"
+QKV = {role: "(n_heads * d_head, d_model)" for role in ("q", "k", "v")}
 
 CONTRACT: dict[str, Name] = {
-    "average_loop": Name(
-        "average", "(x (..., T, d)) -> (..., T, d): causal running mean, as a loop"
-    ),
+    "average_loop": Name("average", "x", f"{AVERAGE}, as a loop"),
     "averaging_matrix": Name(
-        "average", "(T, dtype, device) -> (T, T): row t holds 1/(t+1) up to the diagonal"
+        "average", "T, dtype=torch.float32, device=None",
+        "(T, T): row t holds 1/(t+1) on columns 0..t, and zero after them",
     ),
-    "average_by_matrix": Name(
-        "average", "(x (..., T, d)) -> (..., T, d): the same mean as one product"
-    ),
+    "average_by_matrix": Name("average", "x", f"{AVERAGE}, as one product"),
     "uniform_scores": Name(
-        "average",
-        "(T, dtype, device) -> (T, T): zero on and below the diagonal, -inf above",
+        "average", "T, dtype=torch.float32, device=None",
+        "(T, T): zero on and below the diagonal, -inf above",
     ),
-    "average_by_softmax": Name(
-        "average", "(x (..., T, d)) -> (..., T, d): the same mean through a softmax"
-    ),
+    "average_by_softmax": Name("average", "x", f"{AVERAGE}, through a softmax"),
     "causal_mask": Name(
-        "attention",
-        "(n, m=n, device) -> bool (n, m), True = may attend, lower-right aligned",
+        "attention", "n, m=None, device=None",
+        "bool (n, m), True = may attend; m = n by default; the last query sees every key",
     ),
     "attention": Name(
         "attention",
-        "(q (..., n, d_k), k (..., m, d_k), v (..., m, d_v), mask, *, scale, dropout, fused,"
-        " return_weights) -> (..., n, d_v) [, weights (..., n, m)]",
+        "q, k, v, mask=None, *, scale=None, dropout=0.0, fused=False, return_weights=False",
+        "q (..., n, d_k), k (..., m, d_k), v (..., m, d_v) -> (..., n, d_v), or with return_weights"
+        " that and the weights (..., n, m). The mask is bool, True = may attend, or floating and"
+        " added to the scores. scale replaces 1/sqrt(d_k). dropout is applied at every call. fused"
+        " may use PyTorch's kernel",
     ),
     "Head": Name(
-        "attention",
-        "(d_model, d_head, block): Module, (B, T, d) -> (B, T, d_head), causal, no W_o",
+        "attention", "d_model, d_head, block",
+        "(B, T, d_model) -> (B, T, d_head): one causal head, no biases, no W_o; T <= block",
+        forward="x",
         weights={role: "(d_head, d_model)" for role in ("q", "k", "v")},
     ),
     "MultiHeadAttention": Name(
         "attention",
-        "(d_model, n_heads, *, d_head, qkv_bias, causal, scaled, positions, dropout, fused):"
-        " Module, (x (B, n, d), context (B, m, d), mask, return_weights) -> (B, n, d)",
-        weights=QKV | {"o": "(d_model, heads * d_head)"},
+        "d_model, n_heads, *, d_head=None, qkv_bias=False, causal=True, scaled=True, "
+        "positions='none', dropout=0.0, fused=False",
+        "x (B, n, d) -> (B, n, d), or with return_weights that and the weights (B, h, n, m). Keys"
+        " and values are of context (B, m, d), x by default. The mask fits (B, h, n, m) and joins"
+        " the causal one. positions: 'none', 'rotary' or 'alibi'",
+        forward="x, context=None, mask=None, return_weights=False",
+        weights=QKV | {"o": "(d_model, n_heads * d_head)"},
         parts={"o": "W_o, as a layer of its own"},
     ),
     "LearnedPositions": Name(
-        "positions",
-        "(n_positions, d_model): Module, (n) -> (n, d)",
+        "positions", "n_positions, d_model",
+        "the vectors of positions 0..n-1, (n, d)",
+        forward="n",
         weights={"table": "(n_positions, d_model)"},
     ),
-    "sinusoidal_positions": Name("positions", "(n, d_model, base, dtype, device) -> (n, d)"),
-    "rotate": Name(
-        "positions",
-        "(x (..., T, d_head), positions (T,), base) -> (..., T, d_head): rotary, interleaved pairs",
+    "sinusoidal_positions": Name(
+        "positions", "n, d_model, base=10000.0, dtype=torch.float32, device=None",
+        "(n, d): sines on the even features, cosines on the odd ones",
     ),
-    "alibi_slopes": Name("positions", "(n_heads) -> (h,)"),
-    "alibi_bias": Name("positions", "(n_heads, n, m=n, device) -> (h, n, m)"),
+    "rotate": Name(
+        "positions", "x, positions=None, base=10000.0",
+        "(..., T, d_head) -> the same shape: rotary; positions (T,), 0..T-1 by default; features"
+        " 2j and 2j + 1 are a pair, unless declared otherwise",
+    ),
+    "alibi_slopes": Name("positions", "n_heads", "(h,) float32"),
+    "alibi_bias": Name(
+        "positions", "n_heads, n, m=None, device=None",
+        "(h, n, m) float32: -slope * distance; the last query stands at the last key",
+    ),
     "FeedForward": Name(
-        "block",
-        "(d_model, expansion, dropout): Module, (B, T, d) -> (B, T, d)",
-        weights={"expand": "(4 d_model, d_model)", "contract": "(d_model, 4 d_model)"},
+        "block", "d_model, expansion=4, dropout=0.0",
+        "(..., d) -> (..., d)",
+        forward="x",
+        weights={
+            "expand": "(expansion * d_model, d_model)", "contract": "(d_model, expansion * d_model)"
+        },
     ),
     "Block": Name(
         "block",
-        "(d_model, mixer, *, norm, feed_forward, residual, dropout): Module,"
-        " (B, T, d) -> (B, T, d)",
+        "d_model, mixer, *, norm='pre', feed_forward=True, residual=True, dropout=0.0",
+        "(B, T, d) -> (B, T, d). The mixer is a module (B, T, d) -> (B, T, d), or None. norm:"
+        " 'pre', 'post' or 'none'. residual=False lets the mixer's output replace the token",
+        forward="x",
         parts={
             "mixer": "what mixes positions, as given",
             "ff": "the feed-forward network",
@@ -101,8 +124,9 @@ CONTRACT: dict[str, Name] = {
         },
     ),
     "LanguageModel": Name(
-        "model",
-        "(**settings: those of MODEL_SETTINGS): Module, (tokens (B, T)) -> logits (B, T, V)",
+        "model", "**settings",
+        "tokens (B, T) -> logits (B, T, V), for every position, and nothing else",
+        forward="tokens",
         weights={
             "token": "(V, d_model)", "position": "(context, d_model)", "head": "(V, d_model)",
         },
@@ -114,31 +138,38 @@ CONTRACT: dict[str, Name] = {
             "head": "the output head",
         },
     ),
-    "gpt2_small": Name("model", "(**changes) -> LanguageModel of GPT-2 small's shape"),
+    "gpt2_small": Name("model", "**changes", "a LanguageModel of GPT-2 small's shape"),
     "EncoderDecoder": Name(
         "model",
-        "(*, source_vocabulary, target_vocabulary, context, d_model, n_heads, n_blocks, dropout):"
-        " Module, (source (B, S), target (B, T)) -> logits (B, T, V)",
+        "*, source_vocabulary, target_vocabulary, context, d_model, n_heads, n_blocks, dropout=0.0",
+        "source (B, S), target (B, T) -> logits (B, T, V)",
+        forward="source, target",
         parts={
             "encoder": "the list of encoder blocks",
             "decoder": "the list of decoder layers, each called with (target, encoded source)",
             "attention": "of a decoder layer: the attention to the target itself",
         },
     ),
-    "attention_parameters": Name("size", "(d_model, n_heads, d_head, qkv_bias) -> int"),
-    "feed_forward_parameters": Name("size", "(d_model, expansion) -> int"),
-    "layer_norm_parameters": Name("size", "(d_model) -> int"),
-    "block_parameters": Name("size", "(d_model, qkv_bias) -> int"),
-    "model_parameters": Name(
-        "size", "(LanguageModel's settings) -> dict of part -> int, with 'total'"
-    ),
-    "count_parameters": Name("size", "(module) -> int, a tied tensor counted once"),
-    "attention_matrix_bytes": Name("size", "(n, n_heads, bytes_per_number) -> int"),
     "Tokenizer": Name(
-        "tokenizer",
-        ".train(text, vocabulary), .encode(text), .decode(ids), .decode_bytes(ids), .merges,"
-        " .vocabulary, .save(path), .load(path)",
+        "tokenizer", "merges",
+        "byte-pair encoding. merges is the list of pairs in the order in which they were learnt,"
+        " vocabulary the number of ids",
+        methods=(
+            "train(cls, text, vocabulary=1024)", "encode(self, text)", "decode(self, ids)",
+            "decode_bytes(self, ids)", "save(self, path)", "load(cls, path)",
+        ),
     ),
+    "attention_parameters": Name(
+        "size", "d_model, n_heads=1, d_head=None, qkv_bias=False", "int"
+    ),
+    "feed_forward_parameters": Name("size", "d_model, expansion=4", "int"),
+    "layer_norm_parameters": Name("size", "d_model", "int"),
+    "block_parameters": Name("size", "d_model, qkv_bias=False", "int"),
+    "model_parameters": Name(
+        "size", "**settings", "dict of part -> int, with 'total'; LanguageModel's settings"
+    ),
+    "count_parameters": Name("size", "module", "int: a tied tensor is counted once"),
+    "attention_matrix_bytes": Name("size", "n, n_heads, bytes_per_number=4", "int"),
 }
 
 # Setting of LanguageModel -> what it may be; the first is the default.
@@ -163,10 +194,11 @@ MODEL_SETTINGS: dict[str, tuple[Any, ...]] = {
 
 # Functions by which a package says where its weights and sub-modules are. Without them the usual
 # names and layouts are recognised (`layout.py`).
-HOOKS: dict[str, str] = {
-    "weights_of": "(module) -> dict of role -> tensor, as nn.Linear stores it; a bias is q_bias",
-    "set_weights": "(module, **weights): sets them; of a role that is set, a bias left out is zero",
-    "parts_of": "(module) -> dict of role -> sub-module",
+HOOKS: dict[str, tuple[str, str]] = {
+    "weights_of": ("module", "dict of role -> tensor, as nn.Linear stores it; a bias is q_bias"),
+    "set_weights": ("module, **weights", "sets them; of a role that is set, the bias is zero where"
+                    " none is given"),
+    "parts_of": ("module", "dict of role -> sub-module"),
 }
 
 # What a package may declare, as a dictionary DECLARES at its top level.

@@ -7,11 +7,14 @@ is reported as `not run`.
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from claims.harness import loading, source
-from claims.harness.contract import CONTRACT, declared
+from claims.harness.contract import CONTRACT, GROUPS, declared
 from claims.harness.layout import Layout, Missing
 
 __all__ = ["Implementation", "Missing"]
@@ -28,8 +31,12 @@ class Implementation(Layout):
     package calls them.
     """
 
-    def __init__(self, package: str) -> None:
+    def __init__(self, package: str, groups: Collection[str] = GROUPS, fill: str = "") -> None:
         """Import `package`.
+
+        Args:
+            groups: the groups of names that are asked of it.
+            fill: the package from which names are taken that it lacks; empty for none.
 
         Raises:
             ValueError: it cannot be imported, provides none of the names, or declares what the
@@ -40,11 +47,13 @@ class Implementation(Layout):
         super().__init__(self._module)
         self.used: set[str] = set()  # names that claims have asked for
         self.declares = declared(getattr(self._module, "DECLARES", {}), package)
+        self._groups = groups
+        self._filler = loading.load(fill)[0] if fill else None
         if not self.provided():
             raise ValueError(
                 f"--implementation {package}: the package provides none of the names of the "
-                f"contract (docs/own-implementation.md lists them, e.g. "
-                f"{', '.join(list(CONTRACT)[:4])})"
+                f"contract{'' if groups is GROUPS else ' that --only asks for'}: "
+                f"{', '.join(n for n, each in CONTRACT.items() if each.group in groups)}"
             )
 
     def __getattr__(self, name: str) -> Any:
@@ -52,14 +61,21 @@ class Implementation(Layout):
             raise NotInTheContract(
                 f"'{name}' is no name of the contract (claims/harness/contract.py)"
             )
-        if not hasattr(self._module, name):
-            raise Missing(f"{self.package} does not provide {name}")
-        self.used.add(name)
-        return getattr(self._module, name)
+        if name in self.provided():
+            self.used.add(name)
+            return getattr(self._module, name)
+        if self._filler is not None:
+            return getattr(self._filler, name)
+        if hasattr(self._module, name):
+            raise Missing(f"--only leaves out what needs the group {CONTRACT[name].group}")
+        raise Missing(f"{self.package} does not provide {name}")
 
     def provided(self) -> list[str]:
-        """The names of the contract that the package has."""
-        return [name for name in CONTRACT if hasattr(self._module, name)]
+        """The names of the contract that the package has, in the groups that are asked of it."""
+        return [
+            name for name, each in CONTRACT.items()
+            if each.group in self._groups and hasattr(self._module, name)
+        ]
 
     @property
     def file(self) -> Path:
@@ -69,4 +85,9 @@ class Implementation(Layout):
 
     def source_digest(self) -> str:
         """sha256 over the code that a result computed with the package depends on."""
-        return source.digest(self._module)
+        own = source.digest(self._module)
+        if self._filler is None:
+            return own
+        facts = json.dumps([own, self.provided(), source.digest(self._filler)])
+        return hashlib.sha256(facts.encode()).hexdigest()
+

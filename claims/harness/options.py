@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from claims.harness import completeness, files, ledger, machine, paths
+from claims.harness.contract import GROUPS
 from claims.harness.implementation import Implementation
 from claims.harness.mark import BUDGETS
 from claims.harness.provenance import provenance_path
@@ -23,6 +25,16 @@ def add_options(parser: pytest.Parser) -> None:
         default="transformer",
         metavar="PACKAGE",
         help="importable package to run the claims against (default: transformer)",
+    )
+    group.addoption(
+        "--only",
+        metavar="GROUP[,GROUP]",
+        help=f"of another package: only what needs these names alone ({', '.join(GROUPS)})",
+    )
+    group.addoption(
+        "--fill-from-reference",
+        action="store_true",
+        help="of another package: take names that it lacks from this project's reference",
     )
     group.addoption(
         "--base-seed",
@@ -58,9 +70,10 @@ def refuse_bad_options(config: pytest.Config) -> None:
     try:
         config.stash[LEDGER] = ledger.load_ledger(paths.LEDGER)
         config.stash[BASE_SEEDS] = parse_base_seeds(config.getoption("base_seed"))
+        _make_importable(config.invocation_params.dir)
         package = config.getoption("implementation")
-        config.stash[IMPLEMENTATION] = Implementation(package)
         config.stash[FOREIGN] = "" if package == paths.REFERENCE else package
+        config.stash[IMPLEMENTATION] = _implementation(config, package)
         if (target := config.getoption("claims_json")) is not None:
             files.demand_writable("--claims-json", target)
         if (target := config.getoption("gpu_table")) is not None:
@@ -82,6 +95,24 @@ def refuse_bad_options(config: pytest.Config) -> None:
             f"--benchmark-{asked[0]} with xdist: workers that share the machine would time each "
             "other; run benchmarks without -n"
         )
+
+
+def _implementation(config: pytest.Config, package: str) -> Implementation:
+    """The package under test. Raises ValueError for a fault of it, or of --only."""
+    only, fill = config.getoption("only"), config.getoption("fill_from_reference")
+    groups = GROUPS if only is None else tuple(only.split(","))
+    for group in groups:
+        if group not in GROUPS:
+            raise ValueError(f"--only takes {', '.join(GROUPS)}, not '{group}'")
+    if not config.stash[FOREIGN] and (only or fill):
+        raise ValueError("--only and --fill-from-reference belong to --implementation my_package")
+    return Implementation(package, groups, paths.REFERENCE if fill else "")
+
+
+def _make_importable(folder: Path) -> None:
+    """The current folder, as with `python -m pytest`: somebody's own package lies there."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
 
 
 def asks_for_gpu(config: pytest.Config) -> bool:

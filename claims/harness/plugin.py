@@ -31,6 +31,12 @@ from claims.harness.stash import BASE_SEEDS, FOREIGN, IMPLEMENTATION, LEDGER, en
 USED = pytest.StashKey[dict[str, set[str]]]()
 
 pytest_plugins = ("claims.harness.fixtures",)
+MARKERS = (
+    "claim(id): the claim of fixtures/ledger.yaml that the test decides",
+    "trains(experiment, label, ...): the runs of an experiment that the claim is decided on",
+    "gpu: needs a CUDA GPU; the other tests never touch CUDA",
+    "statistical: draws random numbers; must pass for every base seed (`--base-seed 0..99`)",
+)
 PLUGINS = ("pytest_benchmark.plugin", "pytest_regressions.plugin")
 SLOW = (hypothesis.Phase.shrink, hypothesis.Phase.explain)
 # Fixtures that hand a claim the package under test, or what was made with it.
@@ -62,6 +68,8 @@ def _demand_the_plugins(manager: pytest.PytestPluginManager) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    for line in MARKERS:
+        config.addinivalue_line("markers", line)
     options.refuse_bad_options(config)
     # One thread: the same rounding on every machine and under xdist, which brings the parallelism.
     torch.set_num_threads(1)
@@ -228,7 +236,8 @@ def pytest_runtest_protocol() -> Generator[None, Any, Any]:
     try:
         return (yield)
     finally:
-        sys.last_exc = sys.last_value = sys.last_traceback = None
+        for name in ("last_exc", "last_value", "last_traceback"):
+            setattr(sys, name, None)
         gc.collect()
 
 
