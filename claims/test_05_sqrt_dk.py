@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from fractions import Fraction
 from functools import partial
+from itertools import product
 
 import torch
 from hypothesis import given, settings
@@ -466,9 +467,11 @@ def test_scaled_nothing_saturates(
         check(successes(saturated(rows.scaled)), none)
 
 
-def fresh_model(implementation: Implementation, rng: Draws, d_k: int, *, scaled: bool) -> nn.Module:
+def fresh_model(
+    implementation: Implementation, rng: Draws, d_k: int, *, scaled: bool, fused: bool = False
+) -> nn.Module:
     """The chapter's model with one head of width d_k, no LayerNorm; the same draws either way."""
-    shape = {"n_heads": 1, "d_head": d_k, "norm": "none", "scaled": scaled}
+    shape = {"n_heads": 1, "d_head": d_k, "norm": "none", "scaled": scaled, "fused": fused}
     model: nn.Module = rng.build(partial(implementation.LanguageModel, **shape))
     return model
 
@@ -603,12 +606,14 @@ def test_a_scaled_model_with_larger_queries_is_the_unscaled_model(
 ) -> None:
     """A scaled model with W_q multiplied by sqrt(d_k) is the unscaled model, to the bit.
 
-    The logits of both, from one seed, at widths whose root is a power of two.
+    The logits of both, from one seed, at widths whose root is a power of two, step by step and in
+    the fused call.
     """
     tokens = rng.integers(0, 1024, 2, 16, salt="tokens")
-    for d in expected["widths"]:
+    for d, fused in product(expected["widths"], (False, True)):
         unscaled, scaled = (
-            fresh_model(implementation, rng, d, scaled=choice) for choice in (False, True)
+            fresh_model(implementation, rng, d, scaled=choice, fused=fused)
+            for choice in (False, True)
         )
         one, other = (mixer_of(model, 0, implementation) for model in (unscaled, scaled))
         q = implementation.weight(one, "q").clone()

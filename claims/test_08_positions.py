@@ -375,13 +375,16 @@ def test_sinusoids_are_computed_at_geometrically_spaced_frequencies(
 def test_the_sinusoid_is_defined_at_position_200(
     implementation: Implementation, check: Check, expected: Expected, rng: Draws
 ) -> None:
-    """The sinusoid is defined at position 200, and a model with a context of 64 runs that far."""
+    """The sinusoid is defined at position 200, and a model with a context of 64 adds it there."""
     position = expected["position"]
-    row = implementation.sinusoidal_positions(position + 1, 32)[position]
-    check(row, within(-1, 1, "sines and cosines"))
+    sinusoids = implementation.sinusoidal_positions(position + 1, 32)
+    check(sinusoids[position], within(-1, 1, "sines and cosines"))
     model = rng.build(lambda: language_model(implementation, positions="sinusoidal", context=64))
-    logits = model(rng.integers(0, 64, 1, position + 1, salt="tokens"))
-    check(bool(logits.isfinite().all()), exact(True))
+    tokens = rng.integers(0, 64, 1, position + 1, salt="tokens")
+    embedded = implementation.weight(model, "token")[tokens]
+    read = read_by_block_1(implementation, model, tokens)
+    check(read, exact(embedded + sinusoids, because="one addition"))
+    check(bool(model(tokens).isfinite().all()), exact(True))
 
 
 @claim("sinusoids-do-not-extrapolate")

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from claims.experiments.rungs import ONE_BLOCK, TWO_BLOCKS
-from claims.harness import Check, Expected, claim, digits, exact, within
+from claims.harness import Check, Draws, Expected, claim, digits, exact, within
 from claims.harness.implementation import Implementation
 
 WIDTHS = (64, 128, 768)
@@ -271,20 +271,25 @@ def test_the_formula_is_the_model(implementation: Implementation, check: Check, 
     V=st.integers(1, 500), n_ctx=st.integers(1, 100), d_head=st.integers(1, 12), L=st.integers(1, 4)
 )
 def test_the_formula_with_the_final_layernorm_is_the_model(
-    implementation: Implementation, check: Check, V: int, n_ctx: int, d_head: int, L: int
+    implementation: Implementation, check: Check, rng: Draws,
+    V: int, n_ctx: int, d_head: int, L: int,
 ) -> None:
     """L (12d^2 + 13d) + V d + n_ctx d + 2d is the number of parameters of a tied model, exactly.
 
     2 d is the LayerNorm that ends the stack. Counted on models with biases and two heads, of any
-    vocabulary, context, width and depth, and in the package's arithmetic.
+    vocabulary, context, width and depth, in the package's arithmetic, and among the tensors that
+    the logits depend on.
     """
     d = 2 * d_head
     sizes = {"vocabulary": V, "context": n_ctx, "d_model": d, "n_heads": 2, "n_blocks": L}
-    with torch.device("meta"):
-        model = implementation.LanguageModel(**GPT2 | sizes)
+    model = rng.build(lambda: implementation.LanguageModel(**GPT2 | sizes))
     computed = implementation.model_parameters(**GPT2 | sizes)["total"]
     formula = L * (12 * d * d + 13 * d) + V * d + n_ctx * d + 2 * d
     check([implementation.count_parameters(model), computed], exact([formula, formula]))
+    logits, tensors = model(rng.integers(0, V, 1, n_ctx)), list(model.parameters())
+    grads = torch.autograd.grad(logits.square().sum(), tensors, allow_unused=True)
+    used = sum(t.numel() for t, grad in zip(tensors, grads, strict=True) if grad is not None)
+    check(used, exact(formula), unit="parameters that the logits depend on")
 
 
 @claim("embedding-nearly-a-third")
