@@ -200,3 +200,115 @@ def test_a(made, implementation, check):
     result = project.run("--implementation", "theirs")
     result.assert_outcomes(skipped=1)
     assert "1 x theirs does not support it: no masks of thirteen" in output(result)
+
+
+# ---- what is found before any claim runs, and what a package declares ----------------------------
+
+OTHER_FORMS = """
+import torch
+from torch import nn
+
+class LanguageModel(nn.Module):
+    def __init__(self, **settings):
+        super().__init__()
+        self.V = settings["vocabulary"]
+
+    def forward(self, tokens):
+        logits = torch.zeros(*tokens.shape, self.V)
+        return {returned}
+
+def attention(q, k, v, **settings):
+    B, h, n, d = q.shape
+    return v
+
+def alibi_slopes(n_heads):
+    return 3
+"""
+FORMS = {
+    "logits, None": "LanguageModel returns a tuple of (2, 3, 16), NoneType where the shape "
+    "(2, 3, 16) is wanted: return its first part alone",
+    "logits[:, [-1]]": "LanguageModel returns the shape (2, 1, 16) where the shape (2, 3, 16) is "
+    "wanted: those of every position, not of the last alone",
+}
+
+
+@pytest.mark.parametrize("returned", FORMS)
+def test_another_form_is_found_once_and_named_with_its_shapes(
+    project: Project, returned: str
+) -> None:
+    project.package("theirs", OTHER_FORMS.replace("{returned}", returned))
+    for name, line in (
+        ("a", "implementation.LanguageModel"), ("b", "implementation.LanguageModel"),
+        ("c", "implementation.attention"),
+        ("d", "check(implementation.alibi_slopes(1), exact(3))"),
+    ):
+        project.entry(name).test(claim(name, line))
+    result = project.run("--implementation", "theirs")
+    result.assert_outcomes(skipped=3, passed=1)
+    said = " ".join(line.strip() for line in result.outlines)
+    assert f"found: {FORMS[returned]}" in said
+    assert f"2 x {FORMS[returned]}" in said
+    assert "1 x attention takes q, k and v of four dimensions only" in said
+
+
+HALVES = """
+import torch
+def rotate(x, positions=None, base=10000.0):
+    from claims.instruments.attention.rotation import rotated_in_halves
+    return rotated_in_halves(x, torch.arange(len(x)))
+"""
+ROTATES = """
+@claim("a")
+def test_a(implementation, check):
+    from claims.instruments.attention.rotation import angles, rotated
+    x = torch.arange(24, dtype=torch.float64).view(3, 8)
+    derived = rotated(x, angles(torch.arange(3), 8))
+    check(implementation.rotate(x), ulps(derived, 40, "few", scale=200.0))
+"""
+
+
+@pytest.mark.parametrize(("declares", "verdict"), [("{}", "failed"), (
+    "{'rotary_pairs': 'halves'}", "holds"
+)])
+def test_rotary_pairs_are_judged_as_declared(
+    project: Project, declares: str, verdict: str
+) -> None:
+    project.package("theirs", f"{HALVES}DECLARES = {declares}\n")
+    project.entry("a", "holds").test(ROTATES)
+    project.run("--implementation", "theirs", "--claims-json", "out.json")
+    found = json.loads((project.folder / "out.json").read_text())["verdicts"]
+    assert found == {"a": verdict}
+
+
+@pytest.mark.parametrize(("declares", "off", "verdict"), [
+    ("{}", 1e-6, "failed"), ("{'precision': 'float32'}", 1e-7, "holds"),
+    ("{'precision': 'float32'}", 1e-6, "failed"),
+])
+def test_rounding_is_judged_in_the_precision_that_is_declared(
+    project: Project, declares: str, off: float, verdict: str
+) -> None:
+    source = f"import torch\ndef rotate(x): return x + {off}\nDECLARES = {declares}\n"
+    project.package("theirs", source)
+    ones = "torch.ones(2, dtype=torch.float64)"
+    for name, tolerance in (
+        ("a", f"ulps({ones}, 2, 'two')"), ("b", f"rounding({ones}, {ones}, 2, 'two')"),
+    ):
+        line = f"check(implementation.rotate({ones}), {tolerance})"
+        project.entry(name, "holds").test(claim(name, line))
+    project.run("--implementation", "theirs", "--claims-json", "out.json")
+    found = json.loads((project.folder / "out.json").read_text())["verdicts"]
+    assert found == {"a": verdict, "b": verdict}
+
+
+@pytest.mark.parametrize(("declares", "sentence"), [
+    ("3", "theirs.DECLARES must be a dictionary"),
+    ("{'speed': 1}", "theirs.DECLARES has 'speed'; it may have rotary_pairs, precision"),
+    ("{'precision': 'float8'}", "theirs.DECLARES['precision'] is 'float8'; it may be 'input' or"),
+])
+def test_a_declaration_that_is_not_known_is_refused(
+    project: Project, declares: str, sentence: str
+) -> None:
+    project.package("theirs", f"{PACKAGE}DECLARES = {declares}\n")
+    result = project.entry("a").test("").run("--implementation", "theirs")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert sentence in output(result)

@@ -72,7 +72,7 @@ def test_the_layers_scores_name_only_the_difference(
 
     def by_formula(x: Tensor) -> Tensor:
         q, k = (projected(implementation, layer, r, x).view(16, 24, 2, 8) for r in "qk")
-        return relative_weights(q, k)
+        return relative_weights(*map(implementation.as_neighbours, (q, k)))
 
     _, weights = layer(x, return_weights=True)
     plain = by_formula(x)

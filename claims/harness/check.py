@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import hypothesis
+import torch
 from torch import Tensor
 
 from claims.harness.layout import Missing
 from claims.harness.ledger import Entry
 from claims.harness.per_seed import PerSeed
 from claims.harness.tolerance.judgement import Judgement, Tolerance, has_nan, plain
+from claims.harness.tolerance.rounding import rounding, ulps
 
 
 class Refuted(AssertionError):
@@ -57,10 +59,16 @@ class Check:
     its `cases` says how many there were, its values are those of the last one.
     """
 
-    def __init__(self, entry: Entry, rerun: str, package: str = "") -> None:
-        """`package` is the one under test, where it is not the reference."""
+    def __init__(
+        self, entry: Entry, rerun: str, package: str = "", precision: torch.dtype | None = None
+    ) -> None:
+        """
+        Args:
+            package: the one under test, where it is not the reference.
+            precision: in which it declares to compute, where that is not its input's.
+        """
         self.entry = entry
-        self._package = package
+        self._package, self._precision = package, precision
         self.records: list[Record] = []
         self.verdict = ""  # what the comparisons come to, once `conclude` has been called
         self.reading = ""  # under which it holds; empty for the most natural one
@@ -177,6 +185,8 @@ class Check:
         if isinstance(measured, Tensor):
             measured = measured.detach()
             self._demand_the_shape_of(tolerance, measured)
+        if self._precision is not None and isinstance(tolerance, rounding | ulps):
+            tolerance = replace(tolerance, precision=self._precision)
         if has_nan(measured):
             judgement = Judgement(False, plain(measured), None, "no NaN", detail="NaN was measured")
         else:

@@ -208,8 +208,6 @@ DECLARATIONS: dict[str, tuple[Any, ...]] = {
     # "float32": softmax, scores and rotary tables are float32 whatever the input is; rounding is
     # then judged in units of float32.
     "precision": ("input", "float32"),
-    # True: attention runs through a kernel that stores no weights; there is no return_weights.
-    "fused_only": (False, True),
 }
 
 

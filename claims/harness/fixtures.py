@@ -28,7 +28,9 @@ def check(request: pytest.FixtureRequest) -> Check:
     if (package := request.config.getoption("implementation")) != "transformer":
         options.append(f"--implementation {package}")
     rerun = f'pytest "{item.nodeid}" {" ".join(options)}'
-    return Check(_require_entry(request), rerun, request.config.stash[FOREIGN])
+    declared = request.config.stash[IMPLEMENTATION].declares["precision"]
+    precision = torch.float32 if declared == "float32" else None
+    return Check(_require_entry(request), rerun, request.config.stash[FOREIGN], precision)
 
 
 @pytest.fixture

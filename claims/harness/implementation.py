@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from claims.harness import loading, source
 from claims.harness.contract import CONTRACT, GROUPS, declared
@@ -45,6 +47,8 @@ class Implementation(Layout):
         self.package = package
         self._module, self.remarks = loading.load(package)
         super().__init__(self._module)
+        # Name -> why its form does not fit, found by `probe.py`.
+        self.unfit: Mapping[str, str] = {}
         self.used: set[str] = set()  # names that claims have asked for
         self.declares = declared(getattr(self._module, "DECLARES", {}), package)
         self._groups = groups
@@ -62,13 +66,28 @@ class Implementation(Layout):
                 f"'{name}' is no name of the contract (claims/harness/contract.py)"
             )
         if name in self.provided():
+            if name in self.unfit:
+                raise Missing(self.unfit[name])
             self.used.add(name)
-            return getattr(self._module, name)
+            halves = name == "rotate" and self.declares["rotary_pairs"] == "halves"
+            return self._rotate_neighbours if halves else getattr(self._module, name)
         if self._filler is not None:
             return getattr(self._filler, name)
         if hasattr(self._module, name):
             raise Missing(f"--only leaves out what needs the group {CONTRACT[name].group}")
         raise Missing(f"{self.package} does not provide {name}")
+
+    def as_neighbours(self, x: Tensor) -> Tensor:
+        """Features (..., d) of the package's own pairing in the contract's: pairs side by side."""
+        if self.declares["rotary_pairs"] != "halves":
+            return x
+        return x.reshape(*x.shape[:-1], 2, -1).transpose(-1, -2).flatten(-2)
+
+    def _rotate_neighbours(self, x: Tensor, *arguments: Any, **settings: Any) -> Tensor:
+        """The package's `rotate`, which pairs halves, for features whose pairs are neighbours."""
+        halves = x.reshape(*x.shape[:-1], -1, 2).transpose(-1, -2).flatten(-2)
+        turned: Tensor = self._module.rotate(halves, *arguments, **settings)
+        return self.as_neighbours(turned)
 
     def provided(self) -> list[str]:
         """The names of the contract that the package has, in the groups that are asked of it."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from claims.harness import completeness, files, ledger, machine, paths
+from claims.harness import completeness, files, ledger, machine, paths, probe
 from claims.harness.contract import GROUPS
 from claims.harness.implementation import Implementation
 from claims.harness.mark import BUDGETS
@@ -73,7 +73,9 @@ def refuse_bad_options(config: pytest.Config) -> None:
         _make_importable(config.invocation_params.dir)
         package = config.getoption("implementation")
         config.stash[FOREIGN] = "" if package == paths.REFERENCE else package
-        config.stash[IMPLEMENTATION] = _implementation(config, package)
+        config.stash[IMPLEMENTATION] = implementation = _implementation(config, package)
+        if config.stash[FOREIGN]:
+            implementation.unfit = probe.findings(implementation)
         if (target := config.getoption("claims_json")) is not None:
             files.demand_writable("--claims-json", target)
         if (target := config.getoption("gpu_table")) is not None:

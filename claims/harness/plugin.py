@@ -140,6 +140,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         f"budget {config.getoption('budget') or 'ci, and document from the record'}",
         "machine: " + ", ".join(f"{key} {value}" for key, value in facts.items()),
         *implementation.remarks,
+        *(f"found: {sentence}" for sentence in implementation.unfit.values()),
     ]
 
 

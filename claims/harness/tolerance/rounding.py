@@ -27,6 +27,7 @@ class rounding:
     simplest: Tensor
     k: float
     because: str
+    precision: torch.dtype | None = None  # that a package declares, if not its input's
     kind: ClassVar[str] = "rounding"
 
     def judge(self, measured: Tensor) -> Judgement:
@@ -37,8 +38,12 @@ class rounding:
             )
         finite = self.reference.isfinite()
         largest = float(self.reference[finite].abs().max()) if finite.any() else 0.0
-        floor = torch.finfo(measured.dtype).eps * largest
-        allowed = self.k * _largest_error(self.simplest, self.reference) + floor
+        floor = _epsilon(measured.dtype, self.precision) * largest
+        plainest = _largest_error(self.simplest, self.reference)
+        if self.precision is not None:  # what that precision costs the plain computation
+            rounded = self.reference.to(self.precision).double()
+            plainest = max(plainest, _largest_error(rounded, self.reference))
+        allowed = self.k * plainest + floor
         error = _largest_error(measured, self.reference)
         return Judgement(
             error <= allowed,
@@ -64,6 +69,7 @@ class ulps:
     n: float
     because: str
     scale: Tensor | float | None = None
+    precision: torch.dtype | None = None
     kind: ClassVar[str] = "rounding"
 
     def judge(self, measured: Tensor | float) -> Judgement:
@@ -72,7 +78,7 @@ class ulps:
             measured, dtype=torch.float64 if isinstance(measured, float) else None
         )
         reference = torch.as_tensor(self.reference, dtype=torch.float64)
-        unit = torch.finfo(value.dtype).eps / 2
+        unit = _epsilon(value.dtype, self.precision) / 2
         scale = (
             reference.abs() if self.scale is None else torch.as_tensor(self.scale).double().abs()
         )
@@ -98,6 +104,11 @@ class ulps:
             f"<= {self.n:g} u x scale, u = {unit:.3g} ({self.because})",
             facts={"worst in u x scale": worst},
         )
+
+
+def _epsilon(dtype: torch.dtype, declared: torch.dtype | None) -> float:
+    """The machine epsilon of the coarser of the two."""
+    return max(torch.finfo(each).eps for each in (dtype, declared or dtype))
 
 
 def _demand_float64(reference: Tensor) -> None:

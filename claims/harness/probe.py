@@ -1,0 +1,86 @@
+"""What a package returns in another form than the contract's, found once before any claim runs.
+
+A tuple with a loss or with weights, the logits of the last position alone, and attention that takes
+four dimensions only would each be met by dozens of claims, in as many ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from claims.harness.implementation import Implementation
+from claims.harness.isolation import GlobalState
+
+B, T, D, V = 2, 3, 8, 16
+
+
+def findings(implementation: Implementation) -> Mapping[str, str]:
+    """Name -> a sentence with the shapes given and wanted. What raises is left to the claims."""
+    state = GlobalState()
+    found = {}
+    for name, (run, wanted) in PROBES.items():
+        if name not in implementation.provided():
+            continue
+        try:
+            result = run(implementation)
+        except Exception:
+            continue
+        if (shown := _shown(result)) != f"the shape {wanted}":
+            more = _in_words(result, wanted)
+            found[name] = f"{name} returns {shown} where the shape {wanted} is wanted{more}"
+    if "attention" in implementation.provided() and _takes_four_alone(implementation):
+        found["attention"] = (
+            "attention takes q, k and v of four dimensions only; the contract has any number of "
+            "leading dimensions, also none: (n, d_k)"
+        )
+    state.restore()
+    return found
+
+
+def _shown(result: Any) -> str:
+    if isinstance(result, Tensor):
+        return f"the shape {tuple(result.shape)}"
+    if isinstance(result, tuple | list):
+        parts = (_shown(each).removeprefix("the shape ") for each in result)
+        return f"a {type(result).__name__} of {', '.join(parts)}"
+    return type(result).__name__
+
+
+def _in_words(result: Any, wanted: tuple[int, ...]) -> str:
+    if isinstance(result, tuple | list) and result and isinstance(result[0], Tensor):
+        return ": return its first part alone" if tuple(result[0].shape) == wanted else ""
+    if isinstance(result, Tensor) and result.numel() * T == torch.Size(wanted).numel():
+        return ": those of every position, not of the last alone"
+    return ""
+
+
+def _takes_four_alone(implementation: Implementation) -> bool:
+    def runs(*shape: int) -> bool:
+        try:
+            implementation.attention(*torch.ones(3, *shape))
+        except Exception:
+            return False
+        return True
+
+    return runs(1, 1, T, D) and not runs(T, D)
+
+
+def _on_x(name: str, *arguments: Any) -> Callable[[Implementation], Any]:
+    return lambda package: getattr(package, name)(*arguments)(torch.ones(B, T, D))
+
+
+def _language_model(package: Implementation) -> Any:
+    model = package.LanguageModel(vocabulary=V, context=T, d_model=D, n_heads=2)
+    return model(torch.zeros(B, T, dtype=torch.int64))
+
+
+PROBES: dict[str, tuple[Callable[[Implementation], Any], tuple[int, ...]]] = {
+    "Head": (_on_x("Head", D, D, T), (B, T, D)),
+    "MultiHeadAttention": (_on_x("MultiHeadAttention", D, 2), (B, T, D)),
+    "FeedForward": (_on_x("FeedForward", D), (B, T, D)),
+    "LanguageModel": (_language_model, (B, T, V)),
+}
