@@ -11,6 +11,8 @@ import pytest
 
 from claims.harness import paths
 from claims.harness.ledger import Entry, Expected, Ledger, load_ledger
+from claims.report.pictures import all_pictures
+from claims.report.pictures.picture import Picture
 from claims.studies import docs, document
 from claims.studies.document import EXPERIMENTS
 from claims.studies.document_tables import shown
@@ -25,22 +27,44 @@ with MEASURED.open(encoding="utf-8") as file:
     ROWS = list(csv.DictReader(file))
 
 
-@pytest.mark.parametrize("name", docs.generated())
-def test_the_generated_parts_of_a_document_are_current(name: str) -> None:
-    text = (ROOT / name).read_text(encoding="utf-8")
-    assert with_parts(text, docs.generated()[name]) == text, f"run {COMMAND}"
+@pytest.fixture(scope="module")
+def pictures() -> list[Picture]:
+    return all_pictures(load_ledger(paths.LEDGER))
+
+
+@pytest.fixture(scope="module")
+def generated(pictures: list[Picture]) -> dict[str, dict[str, str]]:
+    return docs.generated(load_ledger(paths.LEDGER), pictures)
+
+
+def test_the_generated_parts_of_the_documents_are_current(
+    generated: dict[str, dict[str, str]]
+) -> None:
+    for name, parts in generated.items():
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert with_parts(text, parts) == text, f"{name}: run {COMMAND}"
+
+
+def test_the_pictures_of_the_documents_are_current(pictures: list[Picture]) -> None:
+    """What they show; how Matplotlib draws it differs between its versions."""
+    drawn = {f"{picture.name}.svg": picture for picture in pictures if picture.svg}
+    files = {path.name: path for path in (ROOT / "docs" / "pictures").iterdir()}
+    assert files.keys() == drawn.keys()
+    for name, path in files.items():
+        assert f"<!-- {drawn[name].digest} -->" in path.read_text(), f"{name}: run {COMMAND}"
 
 
 def test_the_command_writes_the_parts_that_are_out_of_date(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    generated: dict[str, dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "docs").mkdir()
-    for name in docs.generated():
+    for name in generated:
         text = (ROOT / name).read_text(encoding="utf-8")
         (tmp_path / name).write_text(re.sub(r"^\|.*\n", "", text, flags=re.MULTILINE))
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     assert docs.main([]) == 0
-    for name, parts in docs.generated().items():
+    assert (tmp_path / "docs" / "pictures" / "ladder.svg").is_file()
+    for name, parts in generated.items():
         assert all(part in (tmp_path / name).read_text(encoding="utf-8") for part in parts.values())
 
 

@@ -75,7 +75,7 @@ def markdown(merged: Merged, links: Links) -> str:
     """For a pull request's comment, or the summary of a CI job."""
     environment = _environment(autoescape=False)
     environment.filters["md"] = in_markdown
-    text = environment.get_template("report.md").render(**_context(merged, links))
+    text = environment.get_template("report.md.j2").render(**_context(merged, links))
     if len(text) > LONGEST_MARKDOWN:
         text = text[:LONGEST_MARKDOWN].rsplit("\n", 1)[0]
         text += "\n\nThe rest is left out; the HTML report has all of it.\n"

@@ -34,4 +34,5 @@ def _made(name: str, ledger: Ledger, record: Record) -> Picture:
     try:
         return MAKERS[name](ledger, record)
     except SourceMissing as missing:
-        return Picture(name, title=name.capitalize(), missing=str(missing))
+        says = (MAKERS[name].__doc__ or "").strip().rstrip(".")
+        return Picture(name, title=says, missing=str(missing))

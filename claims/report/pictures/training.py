@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from claims.experiments.division import BY_WIDTH_AND_RATE
-from claims.experiments.ladder import LADDER_RUNS, OVERFITTING_RUNS
+from claims.experiments.ladder import CLOSE_RUNS, LADDER_RUNS
 from claims.experiments.norms import NORM_RUNS
 from claims.experiments.positions import LENGTHS, POSITION_RUNS
 from claims.experiments.winograd_map import STEPS, WINOGRAD_STEPS
@@ -54,7 +54,7 @@ PRINTED: dict[str, Any] = {
 def ladder(ledger: Ledger, record: Record) -> Picture:
     """The ten models, printed against measured, every seed a point."""
     given = printed(ledger, "table-l125-ladder")
-    longer = OVERFITTING_RUNS["document"]
+    longer = CLOSE_RUNS["document"]
     runs = {
         label: record.of(longer if label in longer.runs else LADDER_RUNS["document"], label)
         for label in given
@@ -321,6 +321,7 @@ def accuracy(ledger: Ledger, record: Record) -> Picture:
     _legend_once(axes, fontsize=7)
     axes.set_xlabel("steps of 32 sentences, width 64")
     axes.set_ylabel("right answers, %")
+    stored_at = path.relative_to(paths.FIXTURES.parent).as_posix()
     return Picture(
         "accuracy", "Right answers of one block and of two over steps",
         alt=f"The mean of one block goes from {ends['one block'][0]:.0f} % after 250 steps to "
@@ -330,8 +331,8 @@ def accuracy(ledger: Ledger, record: Record) -> Picture:
         "most; points are seeds of the record, which were trained at another time.",
         header=["model", "steps", "n", "mean, %", "least", "most", "by seed, of the record"],
         rows=table,
-        source=f"{path.relative_to(paths.ROOT).as_posix()}, ten seeds, with its provenance beside "
-        f"it. {provenance_of_runs(used) if used else ''}".strip(),
+        source=f"{stored_at}, ten seeds, with its provenance beside it. "
+        f"{provenance_of_runs(used) if used else ''}".strip(),
         svg=drawn(figure, "accuracy"),
     )  # fmt: skip
 
