@@ -1,10 +1,11 @@
-"""Look into the run store, and clear it: `python -m claims.training list`."""
+"""The store of runs, and what a sweep will cost: `python -m claims.training list`."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from rich.console import Console
@@ -12,8 +13,11 @@ from rich.table import Table
 
 from claims.harness.files import cache_dir
 from claims.harness.implementation import Implementation
+from claims.harness.mark import BUDGETS
 from claims.training.evidence import EvidenceError
-from claims.training.pool import Place, name_of
+from claims.training.experiment import Budgets, Experiment
+from claims.training.planning import plan
+from claims.training.pool import Place, cores, name_of
 from claims.training.spec import RunSpec
 from claims.training.store import Busy, Listed, listed, remove, remove_stray_locks
 from claims.training.travel import IMPORTED, bring_in, export
@@ -40,8 +44,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     send.add_argument("--device", default="cpu", help="that of the runs: cpu (default) or cuda")
     receive = commands.add_parser("import", help="judge later runs of claims by files of export")
     receive.add_argument("folder", type=Path, help="a folder that export has written")
+    sweep = commands.add_parser("plan", help="what the runs of all experiments cost; trains none")
+    sweep.add_argument("--budget", choices=BUDGETS, required=True)
+    sweep.add_argument("--seeds", type=_count, help="of every experiment (default: its own)")
+    sweep.add_argument("--workers", type=_count, default=cores(), help="default: the cores here")
+    sweep.add_argument("--implementation", default="transformer", metavar="PACKAGE")
     options = parser.parse_args(arguments)
 
+    if options.command == "plan":
+        try:
+            _plan(options)
+        except ValueError as error:
+            parser.error(str(error))
+        return 0
     folder = cache_dir() / "runs"
     if options.command in ("export", "import"):
         if not options.folder.is_dir():
@@ -71,6 +86,43 @@ def _carry(options: argparse.Namespace, runs: Path) -> int:
     for conflict in merged.conflicts:
         print(f"conflict: {conflict}")
     return 1 if merged.conflicts else 0
+
+
+def _plan(options: argparse.Namespace) -> None:
+    """Print runs, operations and hours, by experiment and together."""
+    package = options.implementation
+    if "LanguageModel" not in Implementation(package).provided():
+        raise ValueError(f"{package} does not provide LanguageModel, so that no run can be made")
+    # This room knows no experiment; the command that stands before it asks for all.
+    experiments: dict[str, Budgets] = resolve_name("claims.experiments.registry:EXPERIMENTS")
+    sweep = {}
+    for name, budgets in experiments.items():
+        if (found := budgets.get(options.budget)) is not None:
+            experiment = Experiment(found.runs, options.seeds or found.seeds)
+            sweep[name] = [run for label in experiment.runs for run in experiment.of(label)]
+    here = min(options.workers, cores())
+    made = plan(sweep, package, options.workers, here)
+    table = Table("experiment", "runs", "TFLOP", "hours", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in (*made.rows, made.total):
+        hours = row.seconds / 3600
+        table.add_row(row.name, f"{row.runs}", f"{row.operations / 1e12:,.1f}", f"{hours:.2f}")
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(
+        f"hours: of one process on this CPU, measured now while {here} were at work; a run that an "
+        "experiment above has is not counted again",
+        f"on {options.workers} workers like this one: {made.seconds / 3600:.2f} hours",
+        "on a GPU: not known, as no training on one is on record",
+        sep="\n", soft_wrap=True,
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a whole number, at least 1, not '{text}'")
+    return int(text)
 
 
 def _days(text: str) -> float:
