@@ -64,7 +64,7 @@ MIXED = results(
     run("elsewhere", "not run", reason="needs a CUDA GPU", records=[]),
     run("red", "failed", expected_verdict="holds", message=f"{SCRIPT} {RIGHT_TO_LEFT}"),
     looks_like=[{"mistake": {"name": "no-mask", "says": "there is no mask"},
-                 "broken": 3, "of": 4, "others": 1}],
+                 "broken": 3, "of": 4, "others": 1, "instead": True}],
 )  # fmt: skip
 KNOWN = ledger(
     entry("exactly", "holds", expected={"value": 18.77}),
@@ -85,7 +85,8 @@ def test_the_page_says_everything_about_a_claim() -> None:
         "measured 3, expected 4", "the second: or so (fails)", "none: 0 (holds)",
         "It turns on the weight decay: none (holds), some (fails)",
         "(the ledger expects holds)", "needs a CUDA GPU", "As it stands.", "what it leaves out",
-        "there is no mask (no-mask: 3 of the 4 claims that it breaks, and 1 more)",
+        "transformer: or there is no mask (no-mask: of the 4 claims that it breaks and that ran, "
+        "3 failed)",
         "Wrong: 1 sentences", "Open: 1 sentences",
     ):  # fmt: skip
         assert part in text, part
@@ -182,7 +183,8 @@ def test_markdown_has_the_counts_the_failures_and_the_command() -> None:
         "### Failed\n\n- **red** (l.11): The sentence of red.\n",
         f"[claims/test\\_02\\_average.py:7]({LINKS.base}/claims/test_02_average.py#L7)",
         "- l.11, refuted: The sentence of false. It is &lt;b\\>not&lt;/b\\> so.",
-        "- 1 x needs a CUDA GPU", "pytest claims", "there is no mask (3 of the 4",
+        "- 1 x needs a CUDA GPU", "pytest claims",
+        "there is no mask (of the 4 claims that it breaks and that ran, 3 failed)",
     ):  # fmt: skip
         assert part in text, part
     rows = [line for line in text.splitlines() if line.startswith("| ")]
@@ -198,15 +200,17 @@ def test_markdown_that_is_too_long_ends_in_words() -> None:
 
 def test_another_package_stands_beside_the_reference() -> None:
     mine = results(
-        run("exactly", "departs", expected_verdict="exact"),
+        run("exactly", "departs", expected_verdict="exact", records=[record(7.0)]),
         run("false", "exact", expected_verdict="refuted"), implementation="mine",
+        made="2026-05-31T23:59:00+00:00",
     )  # fmt: skip
     both = merge([of_data(MIXED, "file.json"), of_data(mine, "mine.json")], KNOWN)
     alone = merge([of_data(mine, "mine.json")], KNOWN)
     text = Tags(html(both, [], LINKS)).text
     assert "Verdicts by implementation" in text
     assert "Other verdicts than the reference's: 2" in text
-    assert "the reference: exact; mine: departs" in text
+    # What stands first is of the reference, whichever run is newer.
+    assert "the reference: exact; mine: departs; measured 18.70 ± 0.25 (n = 5)" in text
     assert "> departs (" in html(both, [], LINKS)
     assert "> departs (" not in page(MIXED, KNOWN)  # of other packages alone
     assert "### Other verdicts than the reference's" in markdown(alone, LINKS)

@@ -157,7 +157,8 @@ def card(claim: Claim, merged: Merged, links: Links) -> dict[str, Any]:
     """Everything that the report says of one claim."""
     entry, main = claim.entry, merged.main
     records = [record for run in claim.runs for record in run.data["records"]]
-    run = next((r for r in claim.runs if r.verdict != "not run"), None)
+    own = [run for run in claim.runs if run.file.implementation == main]
+    run = next((run for run in own if run.verdict != "not run"), None)
     table = f"{entry.module}/{entry.id}.csv" if entry.section else ""
     return {
         "id": entry.id, "section": entry.section, "place": entry.place, "kind": entry.kind,
@@ -168,7 +169,7 @@ def card(claim: Claim, merged: Merged, links: Links) -> dict[str, Any]:
             package: claim.verdicts.get(package, "not run")
             for package in merged.implementations if package != REFERENCE
         },
-        "reason": _reason(claim),
+        "reason": _reason(claim, own),
         "printed": {key: shown(value) for key, value in entry.expected.items()},
         "reading": entry.reading,
         "alternatives": _alternatives(entry, run),
@@ -181,8 +182,8 @@ def card(claim: Claim, merged: Merged, links: Links) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _reason(claim: Claim) -> str:
-    said = [run.data["reason"] for run in claim.runs if run.data["reason"]]
+def _reason(claim: Claim, own: Sequence[Run]) -> str:
+    said = [run.data["reason"] for run in own if run.data["reason"]]
     if said:
         return str(said[0])
     return _left_out(claim.entry) if not claim.runs and claim.entry.verdict != "background" else ""
@@ -255,7 +256,7 @@ def author(merged: Merged, cards: Mapping[str, dict[str, Any]]) -> dict[str, lis
     return {
         "wrong": of("refuted"),
         "open": of("open"),
-        "read otherwise": [cards[c.entry.id] for c in own if _read_otherwise(c)],
+        "read otherwise": [cards[c.entry.id] for c in own if _read_otherwise(c, merged.main)],
         "silent": [
             cards[c.entry.id] for c in own
             if c.entry.reading and c.verdicts.get(merged.main) in ("exact", "holds")
@@ -264,7 +265,8 @@ def author(merged: Merged, cards: Mapping[str, dict[str, Any]]) -> dict[str, lis
     }  # fmt: skip
 
 
-def _read_otherwise(claim: Claim) -> bool:
+def _read_otherwise(claim: Claim, package: str) -> bool:
     """Whether it holds under another reading than the most natural one."""
-    decided = [run for run in claim.runs if run.verdict in ("exact", "holds")]
+    own = [run for run in claim.runs if run.file.implementation == package]
+    decided = [run for run in own if run.verdict in ("exact", "holds")]
     return bool(decided and decided[0].data["read_as"])

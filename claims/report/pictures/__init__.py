@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from claims.harness.ledger import Ledger
-from claims.report.pictures import attention, cost, training
+from claims.report.pictures import attention, cost, seeds, training
 from claims.report.pictures.picture import Picture
 from claims.report.sources import Record, SourceMissing
 
@@ -21,6 +21,7 @@ MAKERS: dict[str, Callable[[Ledger, Record], Picture]] = {
     "cost": cost.cost,
     "accuracy": training.accuracy,
     "maps": attention.maps,
+    "seeds": seeds.seeds,
 }
 
 
