@@ -7,7 +7,7 @@ RUN = $(VENV)/bin
 # What is linted: the project's own code, and not what a user keeps beside it.
 CODE = claims tests transformer conftest.py
 
-.PHONY: claims test lint gpu clean
+.PHONY: claims test quick lint gpu clean
 
 claims: $(VENV)/claims
 	$(RUN)/pytest claims -m "not gpu" $(ARGS)
@@ -15,6 +15,10 @@ claims: $(VENV)/claims
 # By file, so that what a module's tests share is made once.
 test: $(VENV)/dev
 	$(RUN)/pytest tests -n 2 --dist loadfile $(ARGS)
+
+# Under a minute, for every save: what needs no other process, training or virtual environment.
+quick: lint
+	$(RUN)/pytest claims -q -m "not gpu and not trains and not statistical" $(ARGS)
 
 lint: $(VENV)/dev
 	$(RUN)/ruff check $(CODE)

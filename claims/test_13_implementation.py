@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from claims.experiments.ladder import OVERFITTING_RUNS
+from claims.experiments.ladder import CLOSE_RUNS
 from claims.experiments.rungs import ONE_BLOCK, TWO_BLOCKS
 from claims.harness import (
     Check,
@@ -162,7 +162,7 @@ def test_a_block_is_two_norms_two_additions_attention_and_a_network(
 
 
 @claim("two-blocks-train-14.49")
-@trains(OVERFITTING_RUNS, ONE_BLOCK.label, TWO_BLOCKS.label)
+@trains(CLOSE_RUNS, ONE_BLOCK.label, TWO_BLOCKS.label)
 def test_two_blocks_reach_a_training_perplexity_of_14_49(
     runs: Runs, check: Check, expected: Expected
 ) -> None:
@@ -172,7 +172,7 @@ def test_two_blocks_reach_a_training_perplexity_of_14_49(
 
 
 @claim("two-blocks-val-40.57")
-@trains(OVERFITTING_RUNS, ONE_BLOCK.label, TWO_BLOCKS.label)
+@trains(CLOSE_RUNS, ONE_BLOCK.label, TWO_BLOCKS.label)
 def test_two_blocks_reach_a_validation_perplexity_of_40_57(
     runs: Runs, check: Check, expected: Expected
 ) -> None:
@@ -182,7 +182,7 @@ def test_two_blocks_reach_a_validation_perplexity_of_40_57(
 
 
 @claim("one-block-train-18.77")
-@trains(OVERFITTING_RUNS, ONE_BLOCK.label, TWO_BLOCKS.label)
+@trains(CLOSE_RUNS, ONE_BLOCK.label, TWO_BLOCKS.label)
 def test_one_block_reaches_a_training_perplexity_of_18_77(
     runs: Runs, check: Check, expected: Expected
 ) -> None:
@@ -192,7 +192,7 @@ def test_one_block_reaches_a_training_perplexity_of_18_77(
 
 
 @claim("one-block-val-38.07")
-@trains(OVERFITTING_RUNS, ONE_BLOCK.label, TWO_BLOCKS.label)
+@trains(CLOSE_RUNS, ONE_BLOCK.label, TWO_BLOCKS.label)
 def test_one_block_reaches_a_validation_perplexity_of_38_07(
     runs: Runs, check: Check, expected: Expected
 ) -> None:
@@ -202,7 +202,7 @@ def test_one_block_reaches_a_validation_perplexity_of_38_07(
 
 
 @claim("two-blocks-overfit")
-@trains(OVERFITTING_RUNS, ONE_BLOCK.label, TWO_BLOCKS.label)
+@trains(CLOSE_RUNS, ONE_BLOCK.label, TWO_BLOCKS.label)
 def test_two_blocks_are_better_on_what_they_saw_and_worse_on_what_they_did_not(
     runs: Runs, check: Check
 ) -> None:
@@ -218,7 +218,7 @@ def test_two_blocks_are_better_on_what_they_saw_and_worse_on_what_they_did_not(
 
 
 @claim("two-blocks-better-on-what-they-saw")
-@trains(OVERFITTING_RUNS, ONE_BLOCK.label, TWO_BLOCKS.label)
+@trains(CLOSE_RUNS, ONE_BLOCK.label, TWO_BLOCKS.label)
 def test_two_blocks_are_better_on_what_they_saw(
     runs: Runs, check: Check, expected: Expected
 ) -> None:

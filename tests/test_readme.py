@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from claims.harness.files import cache_dir
 from claims.harness.ledger import load_ledger
 from claims.harness.paths import LEDGER
 from conftest import ROOT
@@ -54,11 +55,12 @@ class Clone:
         self.folder = folder / "clone"
         self._venv = folder / "venv"
         self._cache = folder / "cache"
-        # Trained runs are taken from the outer cache, where there are any: the commands would
-        # otherwise wait minutes for what `make claims` has just shown to work from nothing.
-        if runs := os.environ.get("CLAIMS_CACHE"):
-            self._cache.mkdir()
-            (self._cache / "runs").symlink_to(Path(runs).absolute() / "runs")
+        # Trained runs are taken from the cache of whoever tests, where there are any: the commands
+        # would otherwise wait minutes for what `make claims` has shown to work from nothing.
+        runs = cache_dir().absolute() / "runs"
+        runs.mkdir(parents=True, exist_ok=True)
+        self._cache.mkdir()
+        (self._cache / "runs").symlink_to(runs)
         self._run("git", "clone", "--quiet", str(ROOT), str(self.folder), cwd=folder)
         self._run(sys.executable, "-m", "venv", str(self._venv), cwd=folder)
         text = "".join(f"The {n}th line, with {n * n} in it.\n" for n in range(4000))

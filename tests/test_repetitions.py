@@ -20,7 +20,7 @@ def run(claim: str, verdict: str, expected: str, *facts: dict[str, float]) -> di
 
 
 def by(margin: float) -> dict[str, float]:
-    return {"margin in standard errors": margin}
+    return {"margin": margin}
 
 
 RUNS = [

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from claims.experiments.ladder import OVERFITTING_RUNS
+from claims.experiments.ladder import CLOSE_RUNS
 from claims.experiments.norms import NORM_RUNS
 from claims.harness import paths
 from claims.harness.ledger import Ledger, load_ledger
@@ -86,7 +86,7 @@ def test_without_a_record_and_tables_every_picture_says_so(
 def test_the_ladder_has_every_seed_of_the_record(pictures: dict[str, Picture]) -> None:
     made = {row[0]: row for row in pictures["ladder"].rows}
     row = made["+ LayerNorm = one block"]
-    of = Record().of(OVERFITTING_RUNS["document"], row[0])
+    of = Record().of(CLOSE_RUNS["document"], row[0])
     assert row[3] == str(len(of))
     assert row[4].split() == [f"{run.result.scores[0].perplexity:.2f}" for run in of.values()]
 

@@ -313,9 +313,13 @@ def of_seeds(values: Iterable[float]) -> PerSeed[float]:
     return PerSeed(range(len(each)), each)
 
 
+# One-sided quantiles of Student's t with three degrees of freedom, from printed tables.
+T_3 = {0.01: 4.5407, 0.005: 5.8409}
+
+
 def test_trained_at_its_boundary() -> None:
     spread = torch.tensor([-1.0, 0.0, 1.0, 0.0], dtype=torch.float64)
-    reach = 4 * float(spread.std()) / 2
+    reach = T_3[0.01] * float(spread.std()) / 2
     band = seed_mean_within((10.0, 20.0), WHY)
     assert band.judge(of_seeds(spread + 10 + 1.01 * reach)).ok
     assert not band.judge(of_seeds(spread + 10 + 0.99 * reach)).ok
@@ -326,12 +330,40 @@ def test_trained_at_its_boundary() -> None:
 @pytest.mark.parametrize(("end", "outwards"), [(10, -1), (20, 1)])
 def test_seeds_too_near_an_end_of_the_band_decide_nothing(end: float, outwards: float) -> None:
     spread = torch.tensor([-1.0, 0.0, 1.0, 0.0], dtype=torch.float64)
-    reach = outwards * 4 * float(spread.std()) / 2
+    reach = outwards * T_3[0.01] * float(spread.std()) / 2
     band = seed_mean_within((10.0, 20.0), WHY)
     for share, decided in ((1.01, True), (0.99, False), (-0.99, False), (-1.01, True)):
         judgement = band.judge(of_seeds(spread + end + share * reach))
-        assert judgement.decided is decided
+        assert (judgement.decided, judgement.settled) == (decided, decided)
         assert judgement.ok is (share == -1.01)
+
+
+def test_two_looks_share_the_chance_of_a_wrong_verdict() -> None:
+    spread = torch.tensor([-1.0, 0.0, 1.0, 0.0], dtype=torch.float64)
+    reach = T_3[0.005] * float(spread.std()) / 2
+    band = seed_mean_within((10.0, 20.0), WHY)
+    for share, ok in ((1.01, True), (0.99, False)):
+        values = of_seeds(spread + 10 + share * reach)
+        assert band.judge(PerSeed(values.seeds, values, looks=2)).ok is ok
+
+
+@pytest.mark.parametrize(("first", "last"), [(3, 5), (3, 8)])
+def test_looking_twice_is_wrong_no_more_often_than_declared(first: int, last: int) -> None:
+    """A mean at an end of the band, the worst case: 1 % each for holds and for refuted."""
+    draws = torch.randn(4000, last, generator=torch.Generator().manual_seed(1)).double()
+    # The band's other end is far away.
+    band = seed_mean_within((0.0, 1e9), WHY)
+    verdicts = {"holds": 0, "refuted": 0}
+    for row in draws:
+        judgements = (band.judge(PerSeed(range(n), row[:n].tolist(), looks=2))
+                      for n in (first, last))
+        judgement = next((each for each in judgements if each.settled), None)
+        if judgement is not None:
+            verdicts["holds" if judgement.ok else "refuted"] += 1
+    # Four standard errors of a share of 1 % above it.
+    assert max(verdicts.values()) <= 4000 * (0.01 + 4 * math.sqrt(0.01 / 4000)), verdicts
+    # The two looks are not independent, so that they spend most of what they share.
+    assert min(verdicts.values()) >= 4000 * 0.005, verdicts
 
 
 def test_a_run_that_diverged_is_outside_of_every_band() -> None:
@@ -342,10 +374,12 @@ def test_a_run_that_diverged_is_outside_of_every_band() -> None:
 
 def test_one_seed_outside_is_a_counterexample_however_the_others_spread() -> None:
     band = every_seed_within((10.0, 20.0), WHY)
-    assert band.judge(of_seeds([10.0, 15.0, 20.0])).ok
+    inside = band.judge(of_seeds([10.0, 15.0, 20.0]))
+    assert (inside.ok, inside.settled) == (True, False)  # the next seed may lie outside
     for outside in (9.99, 20.01, INF):
         judgement = band.judge(of_seeds([10.0, 15.0, outside]))
         assert not judgement.ok
+        assert judgement.settled
         assert judgement.facts["seeds outside"] == 1
     with pytest.raises(MisusedTolerance, match="at least 3 seeds; it was given 2"):
         band.judge(of_seeds([15.0, 15.0]))

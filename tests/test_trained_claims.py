@@ -132,6 +132,9 @@ class Trained(Project):
     def run(self, *options: str) -> pytest.RunResult:
         if "--implementation" not in options:
             options = (*options, "--implementation", "learning")
+        # Judged by the rules for the chapter's own package, whichever it is.
+        package = options[options.index("--implementation") + 1]
+        self._patch.setattr(paths, "REFERENCE", package)
         return super().run(*PLUGINS, *options)
 
     @property
@@ -255,6 +258,7 @@ def test_who_asks_for_the_document_budget_gets_runs_of_this_session(
     project.cache.rename(project.folder / "elsewhere")
     before = len(project.asked)
     monkeypatch.setattr(machine, "gpu_fault", lambda: "")
+    monkeypatch.setattr(machine, "gpu", dict)
     project.run(*options, "-k", "later")
     assert [spec.steps for specs in project.asked[before:] for spec in specs] == [8]
 
@@ -274,6 +278,58 @@ def test_a_stored_table_is_of_the_record_and_not_of_runs_made_anew(project: Trai
     project.run("--regen-all").assert_outcomes(failed=1)
     assert (project.expected / "test_02_average" / "a.csv").read_text() == "run,mean,sd,n\na,,,2\n"
     project.run().assert_outcomes(passed=1)
+
+
+# A claim of at most five seeds that is looked at with three: values by seed, and the comparison.
+LOOKS = """
+LOOKS = {{"ci": Experiment({{"a": SPEC}}, seeds=5, earlier=(3,))}}
+
+@claim("looked")
+@trains(LOOKS, "a")
+def test_looked(runs, check):
+    values = iter([{values}])
+    check(runs.results("a").map(lambda _: next(values)), {tolerance})
+"""
+BAND = 'seed_mean_within((0, 1), "the test")'
+
+
+@pytest.mark.parametrize(
+    ("values", "tolerance", "verdict", "seeds"),
+    [
+        ("0.5, 0.51, 0.49", BAND, "holds", 3),
+        ("2.0, 2.01, 1.99", BAND, "refuted", 3),
+        ("0.3, 0.5, 0.7, 0.5, 0.5", BAND, "holds", 5),
+        ("0.98, 0.8, 2.0, 2.0, 2.01", 'every_seed_within((0, 1), "the test")', "refuted", 3),
+        ("0.5, 0.5, 0.5, 0.5, 0.5", 'every_seed_within((0, 1), "the test")', "holds", 5),
+    ],
+    ids=["inside", "outside", "undecided", "a counterexample", "no counterexample yet"],
+)
+def test_seeds_that_decide_nothing_call_for_the_others(
+    project: Trained, values: str, tolerance: str, verdict: str, seeds: int
+) -> None:
+    project.entry("looked", verdict, kind="training")
+    project.test(LOOKS.format(values=values, tolerance=tolerance))
+    result = project.run("--claims-json", "out.json")
+    result.assert_outcomes(**{"xfailed" if verdict == "refuted" else "passed": 1})
+    assert project.trainings == seeds
+    [run] = json.loads((project.folder / "out.json").read_text())["runs"]
+    [record] = run["records"]
+    assert record["seeds"] == [1700 + i for i in range(seeds)]
+
+
+def test_what_no_rule_of_looking_covers_gets_all_seeds(project: Trained) -> None:
+    """The greatest of three values is not that of five: the body runs again, from the start."""
+    project.entry("looked", "exact", kind="training").test("""
+@claim("looked")
+@trains({"ci": Experiment({"a": SPEC}, seeds=5, earlier=(3,))}, "a")
+def test_looked(runs, check, rng):
+    rng.normal(3)
+    check(len(runs.results("a")), exact(len(runs.seeds)))
+""")
+    project.run("--claims-json", "out.json").assert_outcomes(passed=1)
+    assert project.trainings == 5
+    [run] = json.loads((project.folder / "out.json").read_text())["runs"]
+    assert [record["measured"] for record in run["records"]] == [5]
 
 
 def test_collecting_trains_nothing(project: Trained) -> None:
@@ -745,6 +801,7 @@ paths.LEDGER = HERE / "fixtures" / "ledger.yaml"
 paths.EXPECTED = HERE / "fixtures" / "expected"
 paths.EVIDENCE = HERE / "fixtures" / "evidence"
 paths.CLAIMS = HERE / "claims"
+paths.REFERENCE = "learning"
 Corpus.shakespeare = True
 """
 

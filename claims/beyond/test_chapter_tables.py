@@ -18,7 +18,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from claims.experiments.division import BY_WIDTH_AND_RATE
-from claims.experiments.ladder import LADDER_RUNS, OVERFITTING_RUNS
+from claims.experiments.ladder import CLOSE_RUNS, LADDER_RUNS
 from claims.experiments.norms import NORM_RUNS
 from claims.experiments.positions import POSITION_RUNS, SCHEMES
 from claims.experiments.rungs import LADDER, ONE_BLOCK, TWO_BLOCKS
@@ -385,7 +385,7 @@ def test_where_block_2_looks_by_adjective(
 
 
 @claim("table-l252-blocks")
-@trains(OVERFITTING_RUNS, ONE_BLOCK.label, TWO_BLOCKS.label)
+@trains(CLOSE_RUNS, ONE_BLOCK.label, TWO_BLOCKS.label)
 def test_one_block_against_two(
     implementation: Implementation, runs: Runs, check: Check, expected: Expected, table: Table
 ) -> None:

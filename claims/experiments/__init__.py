@@ -17,8 +17,8 @@ PRINTED = "the printed value within 5 %: one run, of a seed and of settings that
 HALF = "half as many points, or half as many more, would be another result"
 
 # The small budget: width 64, windows of 32 tokens, a learning rate that suits few steps. Chosen by
-# measuring: docs/how-verdicts-are-made.md says by how many standard errors each claim is decided.
-WIDTH, LENGTH, BATCH, RATE = 64, 32, 32, 1e-2
+# measuring: docs/how-verdicts-are-made.md says by which margin each claim is decided.
+WIDTH, LENGTH, BATCH, RATE = 64, 32, 16, 1e-2
 
 
 def small(model: ModelSettings, context: int = LENGTH) -> ModelSettings:

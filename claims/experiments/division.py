@@ -53,7 +53,7 @@ def _small(d_head: int) -> RunSpec:
 
 
 DIVISION_RUNS: Budgets = {
-    "ci": Experiment(both({"256": _small(256), "1024": _small(1024)}), seeds=4),
+    "ci": Experiment(both({"256": _small(256), "1024": _small(1024)}), seeds=5, earlier=(3,)),
     "document": Experiment(
         both(
             {
@@ -103,6 +103,7 @@ FROZEN_RUNS: Budgets = {
                 "fixed": replace(_FROZEN, fixed=("mixer.q.weight", "mixer.k.weight")),
             }
         ),
-        seeds=4,
+        seeds=8,
+        earlier=(3, 5),
     ),
 }

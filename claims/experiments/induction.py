@@ -28,7 +28,8 @@ INDUCTION: Budgets = {
                 ONE, data=replace(DATA, shortest=16), steps=150
             ),
         },
-        seeds=4,
+        seeds=5,
+        earlier=(3,),
     ),
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from claims.experiments import BATCH, LENGTH, RATE, small
+from claims.experiments import LENGTH, RATE, small
 from claims.experiments.rungs import ONE_BLOCK
 from claims.training.experiment import Budgets, Experiment
 from claims.training.spec import RunSpec, Text
@@ -12,10 +12,11 @@ ONCE_RUNS: Budgets = {
     "ci": Experiment(
         {
             "one block": RunSpec(
-                small(ONE_BLOCK.model), Text(LENGTH, once=True), steps=400, batch=BATCH,
+                small(ONE_BLOCK.model), Text(LENGTH, once=True), steps=400, batch=32,
                 learning_rate=RATE,
             )
         },
-        seeds=4,
+        seeds=5,
+        earlier=(3,),
     ),
 }

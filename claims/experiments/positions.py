@@ -39,7 +39,8 @@ POSITION_RUNS: Budgets = {
             )
             for scheme in (*SCHEMES, "none")
         },
-        seeds=6,
+        seeds=8,
+        earlier=(3, 5),
     ),
     "document": Experiment(
         {

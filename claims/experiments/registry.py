@@ -2,7 +2,7 @@
 
 from claims.experiments.division import DIVISION_RUNS, FROZEN_RUNS, STEEPER_RUNS
 from claims.experiments.induction import FORMING, INDUCTION
-from claims.experiments.ladder import CLOSE_RUNS, LADDER_RUNS, OVERFITTING_RUNS
+from claims.experiments.ladder import CLOSE_RUNS, LADDER_RUNS
 from claims.experiments.leak import LEAK_RUNS
 from claims.experiments.norms import NORM_RUNS
 from claims.experiments.once import ONCE_RUNS
@@ -24,7 +24,6 @@ from claims.training.spec import RunSpec
 EXPERIMENTS: dict[str, Budgets] = {
     "ladder": LADDER_RUNS,
     "close rows": CLOSE_RUNS,
-    "overfitting": OVERFITTING_RUNS,
     "division": DIVISION_RUNS,
     "division, steeper": STEEPER_RUNS,
     "division, fixed": FROZEN_RUNS,

@@ -52,7 +52,7 @@ CATEGORIES: Budgets = {
 # What is blind to order, where order is needed: after as many steps as l.13 has, and after twice as
 # many.
 ORDER_BLIND: Budgets = {
-    "ci": Experiment({"average": steep(AVERAGE, IN_POOL)}, seeds=10),
+    "ci": Experiment({"average": steep(AVERAGE, IN_POOL)}, seeds=6),
     "document": Experiment(
         {
             "average": full(AVERAGE, IN_POOL, 3000),
@@ -65,7 +65,9 @@ ORDER_BLIND: Budgets = {
 # At 3e-3 a model of two blocks loses now and then, for a while, what it had learnt.
 WINOGRAD: Budgets = {
     "ci": Experiment(
-        {"two blocks": replace(small(TWO, IN_POOL, 800), learning_rate=2e-3)}, seeds=5
+        {"two blocks": replace(small(TWO, IN_POOL, 800), learning_rate=2e-3)},
+        seeds=5,
+        earlier=(3,),
     ),
     "document": Experiment(
         {"one block": full(ONE, IN_POOL, 800), "two blocks": full(TWO, IN_POOL, 800)}, seeds=10

@@ -69,10 +69,15 @@ class Check:
         """
         self.entry = entry
         self._package, self._precision = package, precision
+        self._rerun = rerun
+        self.forget()
+
+    def forget(self) -> None:
+        """Start again: the body of the claim is about to run on more seeds."""
         self.records: list[Record] = []
+        self.settled = True  # more seeds are not needed, or would change nothing
         self.verdict = ""  # what the comparisons come to, once `conclude` has been called
         self.reading = ""  # under which it holds; empty for the most natural one
-        self._rerun = rerun
         # What tells comparisons of an example apart -> their place in `records`.
         self._of_examples: dict[tuple[str, str, str], int] = {}
         # Reading or setting -> the comparisons that failed under it.
@@ -206,6 +211,7 @@ class Check:
             device=device,
         )
         self._keep(record)
+        self.settled = self.settled and judgement.settled
         if not judgement.decided:
             raise Undecided("undecided: more seeds would tell\n" + self._explain(record))
         return record

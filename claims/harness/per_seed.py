@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from itertools import compress
 from statistics import fmean, stdev
 from typing import Generic, NamedTuple, TypeVar, overload
 
@@ -26,12 +27,17 @@ class PerSeed(Sequence[T], Generic[T]):
     them much of chance.
     """
 
-    def __init__(self, seeds: Iterable[int], values: Iterable[T], source: str = "") -> None:
+    def __init__(
+        self, seeds: Iterable[int], values: Iterable[T], source: str = "", looks: int = 1
+    ) -> None:
         """Raises ValueError unless there are as many values as seeds.
 
-        `source` names a stored record; it is empty for what was measured in this session.
+        Args:
+            source: names a stored record; empty for what was measured in this session.
+            looks: after how many numbers of seeds the claim may be decided; they share its chance
+                of a wrong verdict.
         """
-        self.source = source
+        self.source, self.looks = source, looks
         self.seeds = list(seeds)
         self._values = list(values)
         if len(self.seeds) != len(self._values):
@@ -39,17 +45,20 @@ class PerSeed(Sequence[T], Generic[T]):
 
     def map(self, measure: Callable[[T], U]) -> PerSeed[U]:
         """`measure(value)` for each seed."""
-        return PerSeed(self.seeds, map(measure, self._values), self.source)
+        return PerSeed(self.seeds, map(measure, self._values), self.source, self.looks)
 
     def at(self, seeds: Container[int]) -> PerSeed[T]:
         """The values of those of its seeds."""
-        kept = [(s, v) for s, v in zip(self.seeds, self._values, strict=True) if s in seeds]
-        return PerSeed([seed for seed, _ in kept], [value for _, value in kept], self.source)
+        return self._only(seed in seeds for seed in self.seeds)
 
     def where(self, holds: Callable[[T], bool]) -> PerSeed[T]:
         """The seeds whose value satisfies `holds`."""
-        kept = [(s, v) for s, v in zip(self.seeds, self._values, strict=True) if holds(v)]
-        return PerSeed([seed for seed, _ in kept], [value for _, value in kept], self.source)
+        return self._only(map(holds, self._values))
+
+    def _only(self, chosen: Iterable[bool]) -> PerSeed[T]:
+        kept = [*compress(zip(self.seeds, self._values, strict=True), chosen)]
+        seeds, values = (seed for seed, _ in kept), (value for _, value in kept)
+        return PerSeed(seeds, values, self.source, self.looks)
 
     @property
     def spread(self: PerSeed[float]) -> Spread:
@@ -60,11 +69,11 @@ class PerSeed(Sequence[T], Generic[T]):
 
     def __sub__(self: PerSeed[float], other: PerSeed[float]) -> PerSeed[float]:
         values = (a - b for a, b in _pairs(self, other))
-        return PerSeed(self.seeds, values, _source(self, other))
+        return PerSeed(self.seeds, values, _source(self, other), self.looks)
 
     def __truediv__(self: PerSeed[float], other: PerSeed[float]) -> PerSeed[float]:
         values = (a / b for a, b in _pairs(self, other))
-        return PerSeed(self.seeds, values, _source(self, other))
+        return PerSeed(self.seeds, values, _source(self, other), self.looks)
 
     def __len__(self) -> int:
         return len(self._values)

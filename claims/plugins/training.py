@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from inspect import signature
+from typing import Any
 
 import pytest
 from torch import Tensor
 
 from claims.harness import machine, paths
+from claims.harness.check import Check, Refuted, Undecided
 from claims.harness.files import cache_dir
 from claims.harness.implementation import Implementation
 from claims.harness.mark import RunsOn, base_seed_of, budget_of, runs_on
@@ -73,15 +77,53 @@ def pytest_runtestloop(session: pytest.Session) -> None:
         _gather(config, device, merged(specs))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a trained claim on the first seeds of its experiment; on more, where these do not tell.
+
+    The body is run again from its beginning: what it draws follows from the claim's id.
+    """
+    fixtures: dict[str, Any] = pyfuncitem.funcargs
+    runs = fixtures.get("runs")
+    if not isinstance(runs, Runs):
+        return None
+    check: Check = fixtures["check"]
+    arguments = {name: fixtures[name] for name in signature(pyfuncitem.obj).parameters}
+    while not runs.complete:
+        try:
+            pyfuncitem.obj(**arguments)
+        except (Refuted, Undecided):
+            if check.settled:
+                raise
+        if check.settled:
+            return True
+        check.forget()
+        _look_further(pyfuncitem, runs)
+    return None  # pytest runs it, on all seeds
+
+
+def _look_further(item: pytest.Item, runs: Runs) -> None:
+    """Train the runs of the next look, in the middle of a test."""
+    declared = runs_on(item)
+    assert declared is not None  # it has runs
+    runs.look_further()
+    specs = [spec for label in declared.labels for spec in runs.specs(label)]
+    capture = item.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled() if capture else nullcontext():
+        _gather(item.config, _device(item.config, item), merged(specs))
+
+
 def _recorded(item: pytest.Item) -> bool:
     return item.get_closest_marker("recorded") is not None
 
 
 def _gather(config: pytest.Config, device: str, specs: list[RunSpec]) -> None:
     place = Place(cache_dir() / "runs", config.stash[IMPLEMENTATION].package, device)
-    store = place.store()
-    gathered = Gathered(store, config.stash[IMPLEMENTATION])
-    config.stash.setdefault(GATHERED, {})[device] = gathered
+    by_device = config.stash.setdefault(GATHERED, {})
+    if device not in by_device:
+        by_device[device] = Gathered(place.store(), config.stash[IMPLEMENTATION])
+    gathered = by_device[device]
+    store = gathered.store
     missing = []
     for spec in specs:
         stored = store.result(spec)
@@ -123,13 +165,14 @@ def _record_of(config: pytest.Config) -> Record:
 
 
 def _specs(config: pytest.Config, item: pytest.Item, declared: RunsOn) -> list[RunSpec]:
+    """What a claim needs at its first look at the seeds."""
     budget = budget_of(item) or ""
     experiment = declared.budgets[budget]
-    corpus = _corpus_digest(config)
+    corpus, first = _corpus_digest(config), _first_seed(budget, _base_seed(config, item))
     return [
         spec.on(corpus)
         for label in declared.labels
-        for spec in experiment.of(label, _first_seed(budget, _base_seed(config, item)))
+        for spec in experiment.of(label, first)[: experiment.looks[0]]
     ]
 
 
@@ -203,4 +246,6 @@ def runs(
         pytest.skip(fault)
     gathered = config.stash[GATHERED][_device(config, item)]
     first = _first_seed(budget, base_seed)
-    return Runs(experiment, declared.labels, first, _corpus_digest(config), gathered)
+    return Runs(
+        experiment, declared.labels, first, _corpus_digest(config), gathered, experiment.looks[0]
+    )

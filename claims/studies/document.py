@@ -21,7 +21,7 @@ from pathlib import Path
 import pandas as pd
 
 from claims.experiments.division import BY_WIDTH_AND_RATE
-from claims.experiments.ladder import LADDER_RUNS, OVERFITTING_RUNS
+from claims.experiments.ladder import CLOSE_RUNS, LADDER_RUNS
 from claims.experiments.leak import LEAK_RUNS
 from claims.experiments.norms import NORM_RUNS
 from claims.experiments.positions import POSITION_RUNS
@@ -35,7 +35,7 @@ from claims.training.store import RESULT, SCORES, listed
 
 EXPERIMENTS = {
     "ladder": LADDER_RUNS,
-    "overfitting": OVERFITTING_RUNS,
+    "overfitting": CLOSE_RUNS,
     "division": BY_WIDTH_AND_RATE,
     "norms": NORM_RUNS,
     "positions": POSITION_RUNS,

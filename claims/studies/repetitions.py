@@ -6,10 +6,10 @@
 writes into FOLDER
 
 margins.csv         for each trained claim its expected verdict, how many base seeds there were, at
-                    how many of them it came out otherwise, the seeds behind each decision, and by
-                    how many standard errors it was decided: least and median over base seeds, of
-                    the comparison that is nearest to an end of its band; for a claim that is judged
-                    seed by seed, the fewest seeds that were counterexamples
+                    how many of them it came out otherwise, the most seeds behind a decision, and
+                    the margin, 1 where it is just enough to decide: least and median over base
+                    seeds, of the comparison that is nearest to an end of its band; for a claim that
+                    is judged seed by seed, the fewest seeds that were counterexamples
 provenance.json     where the file came from
 
 `python -m claims.studies.docs` shows the claims that hold in docs/how-verdicts-are-made.md.
@@ -30,7 +30,7 @@ from typing import Any
 from claims.harness.files import write_whole
 from claims.studies.markdown import table
 
-MARGIN = "margin in standard errors"
+MARGIN = "margin"
 OUTSIDE = "seeds outside"
 COLUMNS = (
     "claim", "verdict", "base seeds", "otherwise", "seeds", "least", "median", "fewest outside",

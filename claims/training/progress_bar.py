@@ -40,14 +40,16 @@ def _lines(console: Console, specs: Sequence[RunSpec]) -> Report:
     total = sum(map(cost, specs))
     share: dict[RunSpec, float] = {}  # of each run that has begun
     ended: set[RunSpec] = set()
-    began = last = time.perf_counter()
+    last = time.perf_counter()
+    began: float | None = None  # when the processes had started, and the first step was done
 
     def report(spec: RunSpec, step: int, loss: float | None) -> None:
-        nonlocal last
+        nonlocal began, last
         if loss is None:
             ended.add(spec)
         share[spec] = 1.0 if spec in ended else step / spec.steps
         now = time.perf_counter()
+        began = now if began is None else began
         if now - last < LINE_EVERY or len(ended) == len(specs):
             return
         last = now

@@ -113,13 +113,27 @@ class Runs:
 
     def __init__(
         self, experiment: Experiment, labels: Sequence[str], first: int, corpus: str,
-        source: Source,
+        source: Source, look: int | None = None,
     ) -> None:
-        self.seeds = [first + i for i in range(experiment.seeds)]
+        """`look` is the number of seeds that are there so far; by default all are."""
+        self._look = experiment.seeds if look is None else look
         self._experiment, self._labels = experiment, labels
         self._first, self._corpus = first, corpus
         self._source = source
         self._made_alone = False
+
+    @property
+    def seeds(self) -> list[int]:
+        return [self._first + i for i in range(self._look)]
+
+    @property
+    def complete(self) -> bool:
+        """False while some of the experiment's seeds have not been asked for."""
+        return self._look == self._experiment.seeds
+
+    def look_further(self) -> None:
+        """Take the seeds of the next look."""
+        self._look = min(look for look in self._experiment.looks if look > self._look)
 
     def made(self) -> Runs:
         """The same, of the seeds alone whose runs have been made; a label may have none."""
@@ -131,7 +145,8 @@ class Runs:
         """The specifications of one label, by seed."""
         if label not in self._labels:
             raise ValueError(f"the claim declares {', '.join(self._labels)}; it asks for '{label}'")
-        specs = [spec.on(self._corpus) for spec in self._experiment.of(label, self._first)]
+        runs = self._experiment.of(label, self._first)[: self._look]
+        specs = [spec.on(self._corpus) for spec in runs]
         return [spec for spec in specs if not self._made_alone or self._source.has(spec)]
 
     def results(self, label: str) -> PerSeed[RunResult]:
@@ -162,4 +177,5 @@ class Runs:
         specs = self.specs(label)
         sources = dict.fromkeys(map(self._source.words, specs))
         seeds = [spec.seed for spec in specs]
-        return PerSeed(seeds, listed, source="; ".join(filter(None, sources)))
+        source = "; ".join(filter(None, sources))
+        return PerSeed(seeds, listed, source, len(self._experiment.looks))

@@ -16,7 +16,8 @@ from claims.harness.per_seed import PerSeed
 class Judgement:
     """What became of one comparison. `measured` and `expected` are plain data, fit for JSON.
 
-    `decided` is False where the measurement tells neither that the claim holds nor that it fails.
+    decided    False where the measurement tells neither that the claim holds nor that it fails
+    settled    True where more seeds are not needed, or would not change it
     """
 
     ok: bool
@@ -26,6 +27,7 @@ class Judgement:
     detail: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
     decided: bool = True
+    settled: bool = False
 
 
 class Tolerance(Protocol):

@@ -8,24 +8,29 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from scipy import stats
 from torch import Tensor
 
 from claims.harness.per_seed import PerSeed
 from claims.harness.tolerance.judgement import Judgement, MisusedTolerance
 
+ERROR = 0.01
 
 @dataclass(frozen=True)
 class seed_mean_within:
     """A difference or ratio of runs over listed seeds, one value per seed.
 
-    Holds when the mean lies inside the band [low, high] by at least `standard_errors` standard
-    errors, and is refuted when it lies outside by as many. In between the seeds do not decide, and
-    the claim is neither. The band has two sides, for too good is a bug as well.
+    Holds when Student's t test tells the mean from both ends of the band [low, high] and it lies
+    inside, and is refuted when it lies outside. In between the seeds do not decide, and the claim
+    is neither. The band has two sides, for too good is a bug as well.
+
+    `error` is the chance of a wrong verdict where the true mean lies at an end of the band, the
+    worst case. Looks at more and more seeds share it in equal parts (Bonferroni).
     """
 
     band: Sequence[float]
     because: str
-    standard_errors: float = 4.0
+    error: float = ERROR
     kind: ClassVar[str] = "trained"
 
     def judge(self, measured: PerSeed[float]) -> Judgement:
@@ -35,15 +40,18 @@ class seed_mean_within:
         error = sd / math.sqrt(n)
         # Above zero inside of the band, below outside.
         margin = min(mean - low, high - mean)
+        needed = float(stats.t.isf(self.error / measured.looks, n - 1))
+        # A run that diverged has a perplexity of infinity, and no band holds that.
+        decided = math.isinf(mean) or abs(margin) > needed * error
         return Judgement(
-            margin > self.standard_errors * error,
+            margin > needed * error,
             {"mean": mean, "sd": sd, "n": n},
             [low, high],
-            f"mean inside ({low:g}, {high:g}) by {self.standard_errors:g} standard "
+            f"mean inside ({low:g}, {high:g}) by {needed:.3g} standard "
             f"errors of {error:.3g}, n = {n} ({self.because})",
-            facts={"margin in standard errors": round(margin / error, 1)} if error > 0 else {},
-            # A run that diverged has a perplexity of infinity, and no band holds that.
-            decided=math.isinf(mean) or abs(margin) > self.standard_errors * error,
+            facts={"margin": round(margin / (needed * error), 2)} if error > 0 else {},
+            decided=decided,
+            settled=decided,
         )
 
 
@@ -68,6 +76,7 @@ class every_seed_within:
             [low, high],
             f"every seed inside [{low:g}, {high:g}] ({self.because})",
             facts={"seeds outside": outside, "values": [float(f"{v:.4g}") for v in values]},
+            settled=outside > 0,
         )
 
 
