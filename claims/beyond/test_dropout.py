@@ -24,13 +24,17 @@ def test_dropout_on_the_weights_keeps_the_expected_output(
 ) -> None:
     """Dropout on the weights leaves the expected output of attention what it is without.
 
-    One query over 16 keys, 10,000 times with p = 0.3; the first feature of its output.
+    One query over 16 keys, 10,000 times with p = 0.3; the first feature of its output. With the
+    identity for values the output is the weights: three in ten are 0.
     """
     q, k, v = rng.normal(1, 4, salt="q"), rng.normal(16, 4, salt="k"), rng.normal(16, 1, salt="v")
     many = [part.expand(10_000, *part.shape) for part in (q, k, v)]
     output = rng.build(lambda: implementation.attention(*many, dropout=0.3))
     without = implementation.attention(q, k, v)
     check((output - without).flatten(), mean_within(0, 0, detects=0.1))
+    identity = torch.eye(16).expand(10_000, 16, 16)
+    left = rng.build(lambda: implementation.attention(*many[:2], identity, dropout=0.3), "left")
+    check((int((left == 0).sum()), left.numel()), share_within(0.3, 0.3, detects=0.05))
 
 
 @claim("dropout-off-is-absent")
