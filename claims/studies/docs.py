@@ -26,6 +26,7 @@ from claims.studies import (
     chapter_tables,
     document_tables,
     repetitions,
+    seeds,
     site,
     verdicts,
     winograd_tables,
@@ -65,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def generated(ledger: Ledger, pictures: Sequence[Picture]) -> dict[str, dict[str, str]]:
     """For each document with generated parts: the name and the content of each part."""
     drawn = {f"picture: {picture.name}": shown(picture) for picture in pictures}
+    of_seeds = drawn.pop("picture: seeds")
+    orders = _rows("seeds/orders.csv")
     of_winograd = {name: drawn.pop(f"picture: {name}") for name in ("accuracy", "maps")}
     return {
         "README.md": {
@@ -85,6 +88,11 @@ def generated(ledger: Ledger, pictures: Sequence[Picture]) -> dict[str, dict[str
             "cuts": winograd_tables.cuts(_rows("winograd/cuts.csv")),
             "induction": winograd_tables.induction(_rows("winograd/induction.csv")),
             **{f"picture: {name}": part for name, part in of_winograd.items()},
+        },
+        "docs/seeds.md": {
+            "orders, the chapter's budget": seeds.shown(orders, "document"),
+            "orders, the small budget": seeds.shown(orders, "ci"),
+            "picture: seeds": of_seeds,
         },
         "docs/how-verdicts-are-made.md": {
             "margins": repetitions.shown(_rows("repetitions/margins.csv")),
