@@ -125,6 +125,21 @@ def test_a_file_of_no_run_is_refused_and_nothing_is_written(
     assert STORED.read_text() == before
 
 
+def test_the_verdicts_of_a_run_are_written_down_without_its_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    monkeypatch.setattr("claims.studies.verdicts.STORED", tmp_path / "stored.json")
+    monkeypatch.setattr("claims.studies.verdicts.load_ledger", lambda path: Ledger((), {}))
+    facts = {"made": "today", "base_seed": "17", "machine": {}, "verdicts": {}}
+    command = "pytest claims --claims-json {} -q"
+    file = tmp_path / "claims.json"
+    file.write_text(json.dumps({**facts, "command": command.format("/a/b.json"), "runs": []}))
+    assert write_verdicts([str(file)]) == 0
+    written = json.loads((tmp_path / "stored.json").read_text())
+    assert written == facts | {"command": command.format("FILE")}
+
+
 def test_a_sentence_that_is_refuted_at_one_budget_has_the_other_verdict_beside_it() -> None:
     entry = Entry(
         "a", "2-average", "The sentence.", "training", "holds", line=11, reading="The small one.",

@@ -217,6 +217,15 @@ def test_another_package_stands_beside_the_reference() -> None:
     assert "Verdicts by implementation" not in Tags(html(alone, [], LINKS)).text
 
 
+def test_what_stands_first_speaks_for_the_verdict() -> None:
+    small = run("a", "holds", budget="ci", records=[
+        record(11, 1, ok=False, reading="one"), record(1, 1, reading="another")])
+    large = run("a", "not run", budget="document", reason="the record has no such run", records=[])
+    text = Tags(page(results(large, small), ledger(entry("a", "holds")))).text
+    assert "l.11; measured 1, expected 1" in text
+    assert text.count("the record has no such run") == 1  # beside the run, and not as the reason
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from claims.harness.ledger import Entry, Ledger
+from claims.harness.paths import REFERENCE
 from claims.report.stored import Stored
 
 # A claim that ran several times, over seeds or budgets, has the first of these that occurs.
 WORST = (
     "error", "failed", "departs", "refuted", "open", "holds", "exact", "background", "not run"
 )  # fmt: skip
-REFERENCE = "transformer"
+
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from markupsafe import Markup
 
 from claims.harness import paths
 from claims.harness.ledger import Entry
-from claims.report.merging import REFERENCE, Claim, Merged, Run
+from claims.harness.paths import REFERENCE
+from claims.report.merging import Claim, Merged, Run
 from claims.report.pictures.picture import DARK, LIGHT, VARIABLES, Picture
 from claims.report.values import shown, single
 
@@ -183,7 +184,9 @@ def card(claim: Claim, merged: Merged, links: Links) -> dict[str, Any]:
 
 
 def _reason(claim: Claim, own: Sequence[Run]) -> str:
-    said = [run.data["reason"] for run in own if run.data["reason"]]
+    """Of the runs that gave the verdict: at another budget it may not have been run."""
+    given = [run for run in own if run.verdict == claim.verdicts.get(run.file.implementation)]
+    said = [run.data["reason"] for run in given if run.data["reason"]]
     if said:
         return str(said[0])
     return _left_out(claim.entry) if not claim.runs and claim.entry.verdict != "background" else ""
@@ -196,7 +199,8 @@ def _run(run: Run, links: Links) -> dict[str, Any]:
             "test", "source", "verdict", "expected_verdict", "budget", "message", "seconds",
         )},
         "link": links.to(run.data["source"]) if run.data["source"] else "",
-        "origin": "; ".join(sorted(sources)) or "measured in this run",
+        "origin": run.data["reason"] if run.verdict == "not run"
+        else "; ".join(sorted(sources)) or "measured in this run",
         "records": [_record(record) for record in run.data["records"]],
     }  # fmt: skip
 
@@ -229,13 +233,14 @@ def _alternatives(entry: Entry, run: Run | None) -> list[dict[str, str]]:
 
 
 def _headline(run: Run | None) -> str:
-    """A comparison in a few words, best one of single numbers; of a refuted claim one that failed.
+    """A comparison in a few words, best one of single numbers, that speaks for the verdict.
 
     Empty where all of them are long.
     """
     records = [*run.data["records"]] if run else []
-    if run and run.verdict == "refuted":
-        records = [record for record in records if not record["ok"]]
+    if run and run.verdict != "open":
+        sound = run.verdict in ("exact", "holds")
+        records = [record for record in records if record["ok"] == sound]
     for record in sorted(records, key=lambda record: not single(record["measured"])):
         text = "measured {measured}, expected {expected}".format(**_record(record))
         if len(text) <= LONGEST_HEADLINE and "tensor of shape" not in text:
