@@ -248,7 +248,7 @@ def _cross_faults(raw: Mapping[str, Any]) -> list[str]:
             faults.append(
                 f"claim {claim['id']}: it awaits something, yet its verdict is '{claim['verdict']}'"
             )
-    return faults + [*_faults_of_requirements(raw["claims"])]
+    return [*faults, *_faults_of_requirements(raw["claims"])]
 
 
 def _faults_of_requirements(claims: Iterable[Mapping[str, Any]]) -> Iterator[str]:
