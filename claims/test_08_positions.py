@@ -294,10 +294,9 @@ def test_position_100_is_still_the_random_vector_it_started_with(
         before = implementation.weight(model, "position").clone()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=decay)
         train(model, optimizer, rng.integers(0, 16, 4, 65), steps=20)
-        zero = torch.zeros(192, 8)
         gradients = {parameter: parameter.grad for parameter in model.parameters()}
         gradient = implementation.gradient(model, "position", gradients)
-        check(gradient[64:], exact(zero, because="no path leads from these rows to the loss"))
+        check(gradient[64:], exact(torch.zeros(192, 8), because="no path leads to the loss"))
         row = expected["position"]
         same = exact(before[row], because="a vector that nothing changed")
         check.under(setting)(implementation.weight(model, "position")[row], same)
@@ -332,11 +331,14 @@ def test_a_position_past_the_table_is_refused_with_both_lengths(
     """
     model = rng.build(lambda: language_model(implementation, positions="learned", context=64))
     table = rng.build(lambda: implementation.LearnedPositions(64, 8))
-    with pytest.raises(ValueError, match=r"\d") as of_the_model:
+    refusals = (ValueError, IndexError, RuntimeError, AssertionError)
+    with pytest.raises(refusals) as of_the_model:
         model(torch.full((1, 65), 999))
-    with pytest.raises(ValueError, match=r"\d") as of_the_table:
+    with pytest.raises(refusals) as of_the_table:
         table(65)
-    said = [str(fault.value) for fault in (of_the_model, of_the_table)]
+    faults = (of_the_model, of_the_table)
+    check([isinstance(fault.value, ValueError) for fault in faults], exact([True] * 2))
+    said = [str(fault.value) for fault in faults]
     check([number in text for text in said for number in ("64", "65")], exact([True] * 4))
 
 

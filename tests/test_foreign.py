@@ -188,7 +188,7 @@ def test_a(implementation, check, n):
 
 def test_a_fixture_that_the_package_fails_is_judged_as_the_claim(project: Project) -> None:
     project.package("theirs", PACKAGE)
-    project.entry("a").test("""
+    project.entry("a").entry("b").test("""
 @pytest.fixture(scope="module")
 def made(implementation):
     return implementation.causal_mask(13)
@@ -196,10 +196,14 @@ def made(implementation):
 @claim("a")
 def test_a(made, implementation, check):
     check(made, exact(None))
+
+@claim("b")
+def test_b(made, implementation, check):
+    check(made, exact(None))
 """)
     result = project.run("--implementation", "theirs")
-    result.assert_outcomes(skipped=1)
-    assert "1 x theirs does not support it: no masks of thirteen" in output(result)
+    result.assert_outcomes(skipped=2)
+    assert "2 x theirs does not support it: no masks of thirteen" in output(result)
 
 
 # ---- what is found before any claim runs, and what a package declares ----------------------------

@@ -278,17 +278,25 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(request: pytest.FixtureRequest) -> Generator[None, Any, Any]:
-    """What a fixture makes with the package under test is judged as in the body of a claim."""
-    config = request.config
-    implementation, package = config.stash[IMPLEMENTATION], config.stash[FOREIGN]
-    before, implementation.used = implementation.used, set()
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
+    """What fixtures make with the package under test is judged as in the body of a claim."""
+    package = item.config.stash[FOREIGN]
     try:
         return (yield)
     except BaseException as error:
         if not package or (meaning := foreign.meaning(error, package)) is error:
             raise
         raise meaning from error
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(request: pytest.FixtureRequest) -> Generator[None, Any, Any]:
+    """Which names of the package under test a fixture asked for."""
+    config = request.config
+    implementation = config.stash[IMPLEMENTATION]
+    before, implementation.used = implementation.used, set()
+    try:
+        return (yield)
     finally:
         if request.fixturename is not None:
             config.stash[USED][request.fixturename] = implementation.used
