@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     console = Console()
     for root in roots:
-        console.print(tree(root, ledger), soft_wrap=True)
+        console.print(tree(root, ledger))
     return 0
 
 
