@@ -39,7 +39,7 @@ def seeds(ledger: Ledger, record: Record) -> Picture:
     axes.axvline(0, color=INK)
     axes.set_yticks(range(len(differences)), [*differences])
     axes.invert_yaxis()
-    axes.set_xlabel("difference of one seed / mean difference; left of 0 the order is the opposite")
+    axes.set_xlabel("difference of a seed / mean difference\n(left of 0: the opposite order)")
     opposite = sum(d < 0 for of_seeds in differences.values() for d in of_seeds)
     total = sum(map(len, differences.values()))
     return Picture(
