@@ -387,7 +387,7 @@ def test_a_head_is_score_mask_normalise_mix_and_projections(
     head, x = rng.build(lambda: implementation.Head(32, 16, 40)), rng.normal(2, 32, 32)
 
     def four_steps(head: torch.nn.Module, x: Tensor) -> Tensor:
-        q, k, v = head.get_submodule("q")(x), head.get_submodule("k")(x), head.get_submodule("v")(x)
+        q, k, v = (projected(implementation, head, role, x) for role in "qkv")
         score = q @ k.mT / math.sqrt(16)
         masked = score.masked_fill(torch.ones(32, 32).triu(1) == 1, -math.inf)
         normalised = masked.softmax(-1)

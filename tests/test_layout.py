@@ -71,6 +71,27 @@ def test_what_is_set_is_read_back_in_every_layout(make: Any) -> None:
         assert bias is None or not bias.any(), "a bias that is left out is zero"
 
 
+CALLED = {
+    "q": ("q", "W_q", "Wq", "w_query", "W_query", "query", "q_proj", "to_q", "linear_q", "q_linear",
+          "query_layer", "queries", "lin_q", "query_proj"),
+    "o": ("o", "W_o", "out_proj", "o_proj", "c_proj", "proj", "to_out", "output", "dense", "fc_out",
+          "out_linear", "projection"),
+}
+
+
+@pytest.mark.parametrize(
+    ("role", "name"), [(role, name) for role, names in CALLED.items() for name in names]
+)
+@nothing_missing()
+def test_matrices_are_found_by_the_names_that_people_use(role: str, name: str) -> None:
+    others = {"k_proj": nn.Linear(D, D), "W_value": nn.Linear(D, D)}
+    layer: Any = Holder(**{name: nn.Linear(D, D), **others})
+    assert USUAL.weight(layer, role).data_ptr() == getattr(layer, name).weight.data_ptr()
+    for other in {"q", "k", "v", "o"} - {role, "k", "v"}:
+        with pytest.raises(Missing):
+            USUAL.weight(layer, other)
+
+
 def test_the_packed_matrix_is_q_then_k_then_v() -> None:
     layer: Any = of_gpt2()
     USUAL.set_weights(layer, k=torch.ones(D, D), k_bias=torch.ones(D))

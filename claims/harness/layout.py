@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 # Role -> names of the sub-module, compared in lower case and without underscores.
 NAMES: dict[str, tuple[str, ...]] = {
-    "q": ("q", "wq", "query", "queries", "qproj", "toq", "querylinear", "linearq"),
-    "k": ("k", "wk", "key", "keys", "kproj", "tok", "keylinear", "lineark"),
-    "v": ("v", "wv", "value", "values", "vproj", "tov", "valuelinear", "linearv"),
-    "o": ("o", "wo", "outproj", "oproj", "cproj", "proj", "toout", "output", "dense", "projection"),
+    "q": ("q", "query", "queries"),
+    "k": ("k", "key", "keys"),
+    "v": ("v", "value", "values"),
+    "o": ("o", "out", "output", "c", "proj", "projection", "dense"),
     "expand": ("expand", "cfc", "fc1", "linear1", "up", "upproj", "w1", "fcin", "densehto4h"),
     "contract": ("contract", "cproj", "fc2", "linear2", "down", "downproj", "w2", "fcout"),
     "table": ("table", "embedding", "emb", "weight"),
@@ -37,7 +37,12 @@ NAMES: dict[str, tuple[str, ...]] = {
     "decoder": ("decoder", "decoderlayers"),
     "attention": ("attention", "selfattn", "selfattention", "attn"),
 }
+# Around the names of matrices: W_query, q_proj, to_q, linear_q, key_layer.
+BEFORE, AFTER = ("w", "to", "linear", "lin", "fc"), ("proj", "projection", "linear", "layer", "net")
 PACKED = ("qkv", "wqkv", "cattn", "inproj", "qkvproj", "toqkv", "querykeyvalue")
+
+
+MATRICES = tuple(NAMES[role] for role in ("q", "k", "v", "o"))
 
 
 class Missing(unittest.SkipTest):
@@ -218,11 +223,21 @@ def _named(module: nn.Module, names: tuple[str, ...]) -> nn.Module | None:
     """The one with such a name that lies least deep; None where there is none, or two."""
     found = [
         (path.count("."), child) for path, child in module.named_modules()
-        if path and _plain(path.rpartition(".")[2]) in names
+        if path and _is_called(path.rpartition(".")[2], names)
     ]
     least = min((depth for depth, _ in found), default=0)
     nearest = [child for depth, child in found if depth == least]
     return nearest[0] if len(nearest) == 1 else None
+
+
+def _is_called(name: str, names: tuple[str, ...]) -> bool:
+    """Whether a sub-module has one of the names, also with what people write around them."""
+    plain = _plain(name)
+    around = (
+        *(plain.removeprefix(each) for each in BEFORE if plain.startswith(each)),
+        *(plain.removesuffix(each) for each in AFTER if plain.endswith(each)),
+    )
+    return plain in names or (names in MATRICES and not {*around}.isdisjoint(names))
 
 
 def _plain(name: str) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 from claims.harness import machine, paths
 from claims.harness.check import Check, Refuted, Undecided
 from claims.harness.files import cache_dir
-from claims.harness.implementation import Implementation
+from claims.harness.implementation import Implementation, Missing
 from claims.harness.mark import RunsOn, base_seed_of, budget_of, runs_on
 from claims.harness.options import asks_for_gpu
 from claims.harness.stash import BASE_SEEDS, IMPLEMENTATION
@@ -239,7 +239,8 @@ def runs(
     declared = runs_on(item)
     assert declared is not None  # it has a budget
     experiment = declared.budgets[budget]
-    implementation.LanguageModel  # noqa: B018  raises Missing: the claim is not run
+    if "LanguageModel" not in implementation.provided():
+        raise Missing(f"{implementation.package} does not provide LanguageModel")
     if _recorded(item):
         return Runs(experiment, declared.labels, 0, "", Recorded(_record_of(config)))
     if fault := _fault(config, item):

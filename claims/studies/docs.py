@@ -25,6 +25,7 @@ from claims.report.stored import NoResults, read
 from claims.studies import (
     chapter_tables,
     document_tables,
+    peers,
     repetitions,
     seeds,
     site,
@@ -93,6 +94,11 @@ def generated(ledger: Ledger, pictures: Sequence[Picture]) -> dict[str, dict[str
             "orders, the chapter's budget": seeds.shown(orders, "document"),
             "orders, the small budget": seeds.shown(orders, "ci"),
             "picture: seeds": of_seeds,
+        },
+        "docs/own-implementation.md": {
+            "contract": peers.contract(),
+            "peers": peers.counted(_rows("peers/verdicts.csv")),
+            "findings": peers.found(_rows("peers/verdicts.csv"), ledger),
         },
         "docs/how-verdicts-are-made.md": {
             "margins": repetitions.shown(_rows("repetitions/margins.csv")),

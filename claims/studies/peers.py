@@ -98,10 +98,14 @@ def found(rows: Sequence[Row], ledger: Ledger) -> str:
         ["adapter", "verdict", "claim", ""],
         [
             [f"`{row['package']}`", row["verdict"], f"`{row['claim']}`",
-             row["reason"].replace("|", "/") or " ".join(ledger[row["claim"]].statement.split())]
+             _in_a_cell(row["reason"] or ledger[row["claim"]].statement)]
             for row in shown
         ],
     )
+
+
+def _in_a_cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def _lines(package: str) -> int:

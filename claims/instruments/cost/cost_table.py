@@ -12,6 +12,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from claims.harness.implementation import Implementation
+from claims.harness.layout import USUAL
+from claims.instruments.attention.projections import projected
 from claims.instruments.cost.attention_layer import layer_footprint
 from claims.instruments.cost.memory import Footprint
 from claims.instruments.cost.memory.allocator import WORKSPACE, block_bytes
@@ -74,4 +76,4 @@ def fitted_exponent(tokens: Sequence[int], column: Sequence[float]) -> float:
 def projections(layer: nn.Module, x: Tensor) -> None:
     """The four matrices of attention, and nothing else, each applied to (..., n, d)."""
     for name in ("q", "k", "v", "o"):
-        layer.get_submodule(name)(x)
+        projected(USUAL, layer, name, x)
