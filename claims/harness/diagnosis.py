@@ -14,7 +14,9 @@ from pathlib import Path
 
 import yaml
 
-FOLDER = Path(__file__).resolve().parents[2] / "fixtures" / "implementations"
+from claims.harness import paths
+
+FOLDER = paths.IMPLEMENTATIONS
 # Of the claims that either side broke, this share must be broken by both.
 ALIKE = 0.5
 SHOWN = 3

@@ -27,7 +27,10 @@ def check(request: pytest.FixtureRequest) -> Check:
     options = [f"--base-seed {request.config.getoption('base_seed')}"]
     if (package := request.config.getoption("implementation")) != "transformer":
         options.append(f"--implementation {package}")
-    rerun = f'pytest "{item.nodeid}" {" ".join(options)}'
+    # Where the claims are installed, pytest's own name of a test says nothing of where it is.
+    installed = request.config.getoption("pyargs")
+    test = f"--pyargs {item.module.__name__}::{item.name}" if installed else f'"{item.nodeid}"'
+    rerun = f"pytest {test} {' '.join(options)}"
     declared = request.config.stash[IMPLEMENTATION].declares["precision"]
     precision = torch.float32 if declared == "float32" else None
     return Check(_require_entry(request), rerun, request.config.stash[FOREIGN], precision)
