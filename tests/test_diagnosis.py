@@ -6,235 +6,227 @@ import csv
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from claims.harness import diagnosis as known
-from claims.harness.diagnosis import FOLDER, Mistake, fingerprints, looks_like, mistakes
+from claims.harness import diagnosis
+from claims.harness.diagnosis import FOLDER, Known, Mistake, known, mistakes
 from claims.harness.ledger import load_ledger
 from claims.harness.paths import LEDGER
-from claims.studies import fingerprints as study
-from claims.studies.fingerprints import claims_on, copy, failed
+from claims.studies import diagnoses, known_mistakes
+from claims.studies.fingerprints import made_in_a_copy
 from conftest import Project, output
 
-ALL = mistakes(FOLDER)
-PRINTS = fingerprints(FOLDER)
+KNOWN = known(FOLDER)
+OUTSIDE = mistakes(FOLDER / "outside.yaml")
+PRINTS = KNOWN.fingerprints
+ENTRIES = load_ledger(LEDGER).entries
 
 
-@pytest.mark.parametrize("mistake", ALL, ids=lambda mistake: mistake.name)
+@pytest.mark.parametrize("mistake", [*KNOWN.mistakes, *OUTSIDE], ids=lambda mistake: mistake.name)
 def test_every_mistake_can_be_made_in_todays_source(mistake: Mistake, tmp_path: Path) -> None:
-    name = copy(mistake, tmp_path)
-    assert name == "with_" + mistake.name.replace("-", "_")
-    source = (tmp_path / name / mistake.file).read_text(encoding="utf-8")
+    variant = made_in_a_copy(mistake)
+    variant.write(tmp_path)
+    source = (tmp_path / variant.name / mistake.file).read_text(encoding="utf-8")
     compile(source, mistake.file, "exec")
     assert mistake.new in source
     assert mistake.old not in source.replace(mistake.new, "")
+    assert variant.changed()
 
 
 def test_a_missing_line_is_named(tmp_path: Path) -> None:
     (tmp_path / "block.py").write_text("x = 1\n")
     mistake = Mistake("gone", "a line has gone", "block.py", "x = 2", "x = 3")
     with pytest.raises(ValueError, match=r"mistake gone: block\.py has 0 times: x = 2"):
-        mistake.make(tmp_path)
-    assert (tmp_path / "block.py").read_text() == "x = 1\n"
+        mistake.made_in(tmp_path)
 
 
 def test_each_has_a_name_a_sentence_and_claims_of_the_ledger() -> None:
-    names = [mistake.name for mistake in ALL]
-    assert len(set(names)) == len(names)
+    names = [mistake.name for mistake in KNOWN.mistakes]
+    assert len({*names, *(mistake.name for mistake in OUTSIDE)}) == len(names) + len(OUTSIDE)
     assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) for name in names)
     # Text in brackets follows it.
-    assert not [mistake.says for mistake in ALL if mistake.says.endswith(".")]
+    assert not [mistake.says for mistake in KNOWN.mistakes if mistake.says.endswith(".")]
     assert list(PRINTS) == names
-    claims = set(load_ledger(LEDGER).entries)
-    assert all(broken <= claims for broken in PRINTS.values())
+    assert all(broken <= set(ENTRIES) for broken in PRINTS.values())
 
 
 # ---- likeness ------------------------------------------------------------------------------------
 
-CLAIMS = set().union(*PRINTS.values()) | {"another", "one-more"}
+LEFT, RIGHT = frozenset("abcd"), frozenset("efgh")
+EVERY = set("abcdefghijklmnopqrstuvwxyz")
 
 
-@pytest.mark.parametrize("mistake", ALL, ids=lambda mistake: mistake.name)
-def test_the_claims_that_a_mistake_breaks_point_to_it(mistake: Mistake) -> None:
-    """Also when one of several is left out and another claim is broken in addition."""
-    broken = sorted(PRINTS[mistake.name])
-    first = looks_like(broken, CLAIMS)[0]
-    assert first.share == 1.0
-    assert mistake in [each.mistake for each in looks_like(broken, CLAIMS)]
-    if len(broken) > 3:
-        found = looks_like({*broken[1:], "another"}, CLAIMS)
-        assert mistake in [each.mistake for each in found]
+def those(**fingerprints: str) -> Known:
+    """Mistakes with fingerprints of one-letter claims, among two hundred others that break `z`."""
+    every = {name: frozenset(claims) for name, claims in fingerprints.items()}
+    every |= {f"other-{n}": frozenset("z") for n in range(200)}
+    return Known([Mistake(name, f"{name} is wrong", "a.py", "a", "b") for name in every], every)
 
 
-def test_no_mistake_is_named_where_other_claims_or_none_fail() -> None:
-    assert looks_like([], CLAIMS) == []
-    assert looks_like(["another"], CLAIMS) == []
-    broken = sorted(PRINTS["division-missing"])
-    assert looks_like(broken[: len(broken) // 2 - 1], CLAIMS) == []
+def named(of: Known, failed: str, ran: set[str] = EVERY) -> list[str]:
+    return [each.mistake.name for each in of.looks_like(set(failed), ran)]
 
 
-FOUR = """\
-- {name: left, says: the left one is wrong, file: a.py, old: a, new: b}
-- {name: right, says: the right one is wrong, file: a.py, old: a, new: b}
-- {name: both, says: both are wrong, file: a.py, old: a, new: b}
-- {name: also, says: another is wrong, file: a.py, old: a, new: b}
-"""
-OF_FOUR = """\
-mistake,claim
-left,one
-left,two
-left,three
-right,one
-right,two
-right,four
-both,one
-both,two
-also,one
-also,two
+TWO = those(left="abcd", right="efgh")
+
+
+def test_a_mistake_is_recognised_by_what_it_breaks() -> None:
+    assert named(TWO, "abcd") == ["left"]
+    assert named(TWO, "efgh") == ["right"]
+
+
+def test_what_a_mistake_does_not_explain_says_nothing_against_it() -> None:
+    [first] = TWO.looks_like(set("abcd") | set("ijklmnopqrstuvwxyz"), EVERY)
+    [alone] = TWO.looks_like(set("abcd"), EVERY)
+    assert (first.mistake.name, first.odds, first.others) == ("left", alone.odds, 18)
+
+
+def test_two_mistakes_at_once_are_both_named() -> None:
+    assert named(TWO, "abcdefgh") == ["left", "right"]
+
+
+def test_a_claim_that_did_not_run_does_not_count() -> None:
+    [found] = TWO.looks_like({"a", "b"}, EVERY - {"c", "d"})
+    assert (found.broken, found.of, found.known) == (2, 2, 4)
+    assert str(found) == (
+        "left is wrong (left: 2 of the 4 claims that it breaks ran, and all of them failed)"
+    )
+    assert named(TWO, "ab") == []  # half of what ran did not fail
+
+
+def test_most_of_the_fingerprint_suffices() -> None:
+    [found] = TWO.looks_like({"a", "b", "c"}, EVERY)
+    assert str(found).endswith("4 of the 4 claims that it breaks ran, and 3 of them failed)")
+
+
+def test_one_claim_names_no_mistake() -> None:
+    assert named(those(left="a", right="efgh"), "a") == []
+    assert named(TWO, "a", EVERY - {"b", "c", "d"}) == []
+
+
+def test_claims_that_many_mistakes_break_name_none() -> None:
+    many = {f"m{n}": "ab" for n in range(30)}
+    assert named(those(**many), "ab") == []
+
+
+def test_few_that_are_equally_likely_are_all_named_and_many_are_not() -> None:
+    both = those(one="abc", two="abc")
+    assert named(both, "abc") == ["one", "two"]
+    assert [str(each)[:6] for each in both.looks_like(set("abc"), EVERY)] == ["one is", "or two"]
+    assert named(those(one="abc", two="abc", three="abc", four="abc"), "abc") == []
+
+
+def test_of_two_that_fit_the_one_that_explains_more_is_named() -> None:
+    assert named(those(part="abc", whole="abcdef"), "abcdef") == ["whole"]
+    assert named(those(part="abc", whole="abcdef"), "abc") == ["part"]
+
+
+def test_nothing_is_named_where_nothing_failed() -> None:
+    assert named(TWO, "") == []
+
+
+FAILING = """
+@claim("{name}")
+def test_{name}(check):
+    check(1, exact({value}))
 """
 
 
 @pytest.fixture
-def four(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with four mistakes, and a text to run on."""
-    (tmp_path / "text.txt").write_text("A line of a text.\n" * 1000)
-    monkeypatch.setenv("CLAIMS_CORPUS", str(tmp_path / "text.txt"))
-    (tmp_path / "mistakes.yaml").write_text(FOUR)
-    (tmp_path / "fingerprints.csv").write_text(OF_FOUR)
-    monkeypatch.setattr(known, "FOLDER", tmp_path)
+def listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with the two mistakes and the two hundred others."""
+    facts = [vars(mistake) for mistake in TWO.mistakes]
+    (tmp_path / "mistakes.yaml").write_text(json.dumps(facts))
+    rows = [f"{name},{claim}\n" for name, claims in TWO.fingerprints.items() for claim in claims]
+    (tmp_path / "fingerprints.csv").write_text("mistake,claim\n" + "".join(rows))
+    monkeypatch.setattr(diagnosis, "FOLDER", tmp_path)
 
 
-@pytest.mark.usefixtures("four")
-def test_only_claims_that_ran_count() -> None:
-    ran = ["one", "two", "three", "four", "five"]
-    found = looks_like(["one", "two", "three"], ran)
-    assert [(str(each), each.share) for each in found] == [
-        ("the left one is wrong (left: 3 of the 3 claims that it breaks)", 1.0),
-        ("both are wrong (both: 2 of the 2 claims that it breaks, and 1 more)", 2 / 3),
-        ("another is wrong (also: 2 of the 2 claims that it breaks, and 1 more)", 2 / 3),
-    ]
-    [first, *_] = looks_like(["one", "four"], ["one", "four", "five"])
-    assert (first.mistake.name, first.of, first.others) == ("right", 2, 0)
-
-
-@pytest.mark.usefixtures("four")
-def test_a_claim_that_many_mistakes_break_points_to_none() -> None:
-    assert looks_like(["one"], ["one"]) == []
-
-
-RED = """
-@claim("one")
-def test_one(check):
-    check(1, exact(2))
-
-@claim("two")
-def test_two(check):
-    check(1, exact(2))
-
-@claim("three")
-def test_three(check):
-    check(2, exact(2))
-
-@claim("four")
-def test_four(check):
-    check(2, exact(2))
-"""
-
-
-@pytest.mark.usefixtures("four")
+@pytest.mark.usefixtures("listed")
 def test_a_failing_run_names_the_likely_mistake(project: Project, tmp_path: Path) -> None:
-    for name in ("one", "two", "three", "four"):
-        project.entry(name)
-    project.test(RED)
+    for name in "abcde":
+        project.entry(name).test(FAILING.format(name=name, value=1 if name == "e" else 2))
     result = project.run("--claims-json", str(tmp_path / "red.json"))
     assert "what failed looks like a known mistake:" in output(result)
-    assert "  both are wrong (both: 2 of the 2 claims that it breaks)" in output(result)
-    [first, *_] = json.loads((tmp_path / "red.json").read_text())["looks_like"]
-    assert (first["mistake"]["name"], first["broken"], first["others"]) == ("both", 2, 0)
+    assert "  left is wrong (left: 4 of the 4 claims that it breaks ran, and all" in output(result)
+    [found] = json.loads((tmp_path / "red.json").read_text())["looks_like"]
+    assert (found["mistake"]["name"], found["broken"], found["others"]) == ("left", 4, 0)
 
 
-@pytest.mark.usefixtures("four")
-def test_a_passing_run_names_no_mistake(project: Project, tmp_path: Path) -> None:
-    project.entry("four").test(RED[RED.index('@claim("four")') :])
+@pytest.mark.usefixtures("listed")
+def test_a_crash_and_a_passing_run_name_no_mistake(project: Project, tmp_path: Path) -> None:
+    for name in "abcd":
+        project.entry(name).test(FAILING.format(name=name, value=1))
     result = project.run("--claims-json", str(tmp_path / "green.json"))
     assert "known mistake" not in output(result)
     assert json.loads((tmp_path / "green.json").read_text())["looks_like"] == []
 
 
-# ---- the command that measures -------------------------------------------------------------------
+# ---- how often it is right -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "module"),
-    [("division-missing", "test_13_implementation"), ("rotary-by-halves", "test_08_positions")],
-)
-def test_a_mistake_breaks_what_its_fingerprint_says(
-    name: str, module: str, tmp_path: Path
-) -> None:
-    """Each on one module; the command runs all modules."""
-    text = "".join(f"The {n}th line, with {n * n} in it.\n" for n in range(4000))
-    (tmp_path / study.CORPUS).write_text(text, encoding="utf-8")
-    [mistake] = [each for each in ALL if each.name == name]
-    data = claims_on(copy(mistake, tmp_path), tmp_path, (f"claims/{module}.py",))
-    ran = {run["claim"] for run in data["runs"] if run["verdict"] != "not run"}
-    assert set(failed(data)) == PRINTS[name] & ran
-    assert failed(data)
+def test_the_stored_rates_are_those_of_todays_fingerprints() -> None:
+    """But for all pairs, which take long: of these, the number of cases."""
+    with (FOLDER / "diagnoses.csv").open() as file:
+        stored = {row["kind"]: {k: int(row[k]) for k in row if k != "kind"}
+                  for row in csv.DictReader(file)}
+    outside = diagnosis.fingerprints(FOLDER / "outside.csv")
+    kinds = diagnoses.kinds(KNOWN, outside, list(ENTRIES))
+    assert list(kinds) == list(stored)
+    pairs = len(PRINTS) * (len(PRINTS) - 1) // 2
+    for kind, cases in kinds.items():
+        if kind == "two known mistakes at once":
+            assert stored[kind]["cases"] == pairs
+        else:
+            row = vars(diagnoses.row(kind, cases))
+            assert {key: row[key] for key in stored[kind]} == stored[kind]
 
 
-def of(*claims: str) -> dict[str, Any]:
-    verdicts = dict.fromkeys(claims, "failed") | {"fine": "exact", "left-out": "not run"}
-    machine = {"torch": "2"}
-    return {"verdicts": verdicts, "made": "now", "base_seed": "17", "machine": machine,
-            "corpus": "Tiny Shakespeare, from /a/place"}
+def test_the_ends_of_a_case_are_told_apart() -> None:
+    every = list(EVERY)
+    cases = {
+        "right": diagnoses.Case({"left"}, LEFT, every, TWO),
+        "both": diagnoses.Case({"left", "right"}, LEFT | RIGHT, every, TWO),
+        "one of two": diagnoses.Case({"left", "other-1"}, LEFT, every, TWO),
+        "silent": diagnoses.Case({"left"}, {"a"}, every, TWO),
+        "another": diagnoses.Case((), LEFT, every, TWO),
+        "equally likely": diagnoses.Case({"two"}, LEFT, every, those(one="abcd", two="abcd")),
+    }
+    ends = {kind: diagnoses.row(kind, [case]) for kind, case in cases.items()}
+    counts = {
+        kind: (end.first, end.every, end.silent, end.another) for kind, end in ends.items()
+    }
+    assert counts == {
+        "right": (1, 1, 0, 0), "both": (1, 1, 0, 0), "one of two": (1, 0, 0, 0),
+        "silent": (0, 0, 1, 0), "another": (0, 0, 0, 1),
+        "equally likely": (1, 1, 0, 0),
+    }
 
 
-@pytest.fixture
-def measured(four: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with four mistakes; which claims each breaks is given here."""
-    breaks = {"left": ("one", "two"), "right": ("two",), "both": (), "also": ("one",)}
-    monkeypatch.setattr(study, "copy", lambda mistake, folder: mistake.name)
-    monkeypatch.setattr(study, "claims_on", lambda package, folder: of(*breaks[package]))
-    return tmp_path
-
-
-def test_the_command_writes_what_broke_and_names_what_no_claim_notices(
-    measured: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert study.main([str(measured)]) == 1
-    assert "no claim notices both" in capsys.readouterr().err
-    with (measured / "fingerprints.csv").open() as file:
-        rows = [(row["mistake"], row["claim"]) for row in csv.DictReader(file)]
-    assert rows == [("left", "one"), ("left", "two"), ("right", "two"), ("also", "one")]
-    facts = json.loads((measured / "provenance.json").read_text())
-    assert facts["corpus"] == "Tiny Shakespeare"
-    assert facts["machine"] == {"torch": "2"}
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        (FOUR, "mistake left: a.py does not exist"),
-        ("- {name: left}\n", "must be a list, with name, says, file, old, new in each entry"),
-        ("left: {\n", "must be a list, with name, says, file, old, new in each entry"),
-    ],
-    ids=["a missing file", "half an entry", "no YAML"],
-)
-@pytest.mark.usefixtures("four")
-def test_a_mistake_that_cannot_be_made_is_one_sentence_and_keeps_the_old_table(
-    text: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "mistakes.yaml").write_text(text)
-    with pytest.raises(SystemExit):
-        study.main([str(tmp_path)])
-    assert sentence in capsys.readouterr().err
-    assert (tmp_path / "fingerprints.csv").read_text() == OF_FOUR
-
-
-def test_a_folder_without_mistakes_is_named(
+def test_a_folder_without_fingerprints_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        study.main([str(tmp_path)])
-    assert "has no mistakes.yaml; give fixtures/implementations" in capsys.readouterr().err
+        diagnoses.main([str(tmp_path)])
+    assert "run python -m claims.studies.fingerprints" in capsys.readouterr().err
+
+
+# ---- every claim can fail ------------------------------------------------------------------------
+
+
+def test_every_claim_is_broken_by_a_mistake_or_stands_in_a_list_with_a_reason() -> None:
+    listed = [claim for each in known_mistakes.unbroken() for claim in each["claims"]]
+    assert all(each["reason"] for each in known_mistakes.unbroken())
+    tried = known_mistakes.testable(load_ledger(LEDGER))
+    broken = known_mistakes.broken()
+    assert sorted(listed) == sorted(set(tried) - broken)
+
+
+def test_whatever_breaks_a_claim_breaks_what_rests_on_it() -> None:
+    for entry in ENTRIES.values():
+        for below in entry.requires:
+            breaking = [name for name, broken in PRINTS.items() if below in broken]
+            assert breaking, f"no known mistake tells whether {entry.id} rests on {below}"
+            sound = [name for name in breaking if entry.id not in PRINTS[name]]
+            assert not sound, f"{entry.id} rests on {below}, yet {sound} break {below} alone"

@@ -1,15 +1,20 @@
 """Which known mistake a failed run looks like, by the claims that the mistake breaks.
 
 `fixtures/implementations/mistakes.yaml` has each as a change to `transformer/` and a sentence;
-`fingerprints.csv` beside it has the claims that each breaks (`claims.studies.fingerprints` measures
-them). Claims that need training or a GPU have no part in it.
+`fingerprints.csv` beside it has the claims that each breaks, its fingerprint
+(`claims.studies.fingerprints` measures them). Claims that need training or a GPU have no part in
+it, nor have claims that did not run, or crashed. `claims.studies.diagnoses` measures how often the
+answer is right.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection
-from dataclasses import dataclass, fields
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 
 import yaml
@@ -17,9 +22,17 @@ import yaml
 from claims.harness import paths
 
 FOLDER = paths.IMPLEMENTATIONS
-# Of the claims that either side broke, this share must be broken by both.
-ALIKE = 0.5
 SHOWN = 3
+# A claim of the fingerprint fails with this probability where the mistake was made: other code may
+# make it in another way.
+FAILS = 0.9
+FEWEST = 2  # claims that both break
+# Of the claims of a fingerprint that ran, this share must have failed.
+SHARE = 0.75
+# The logarithm of the odds that the evidence must give, before a mistake is named.
+ODDS = 8.0
+# Mistakes whose odds differ by less than this are equally likely.
+ALIKE = 1.0
 
 
 @dataclass(frozen=True)
@@ -32,8 +45,8 @@ class Mistake:
     old: str
     new: str
 
-    def make(self, package: Path) -> None:
-        """Change a copy of the package.
+    def made_in(self, package: Path) -> str:
+        """The file's text with the mistake.
 
         Raises ValueError unless the file is there and has the line exactly once.
         """
@@ -43,37 +56,104 @@ class Mistake:
         source = path.read_text(encoding="utf-8")
         if (count := source.count(self.old)) != 1:
             raise ValueError(f"mistake {self.name}: {self.file} has {count} times: {self.old}")
-        path.write_text(source.replace(self.old, self.new), encoding="utf-8")
+        return source.replace(self.old, self.new)
 
 
 @dataclass(frozen=True)
 class Likeness:
     """How far a failed run agrees with a mistake.
 
-    broken    claims that both break, out of the `of` claims of the mistake that ran
-    others    claims that the run breaks and the mistake does not
+    broken    claims that both break, out of the `of` claims of the fingerprint that ran
+    known     claims of the whole fingerprint
+    others    claims that the run breaks and the mistake does not; they say nothing against it
+    odds      logarithm of the odds for the mistake, from the claims of the fingerprint that ran
+    instead   it explains the same as the one named before it, and about as well
     """
 
     mistake: Mistake
     broken: int
     of: int
+    known: int
     others: int
-
-    @property
-    def share(self) -> float:
-        return self.broken / (self.of + self.others)
+    odds: float
+    instead: bool = False
 
     def __str__(self) -> str:
-        beside = f", and {self.others} more" if self.others else ""
-        return (
-            f"{self.mistake.says} ({self.mistake.name}: {self.broken} of the {self.of} claims "
-            f"that it breaks{beside})"
-        )
+        ran = f"{self.of} of the {self.known} claims that it breaks ran"
+        failed = "all of them failed" if self.broken == self.of else f"{self.broken} of them failed"
+        text = f"{self.mistake.says} ({self.mistake.name}: {ran}, and {failed})"
+        return f"or {text}" if self.instead else text
 
 
-def mistakes(folder: Path) -> list[Mistake]:
+@dataclass(frozen=True)
+class Known:
+    """The known mistakes, in their order, with the claims that each breaks."""
+
+    mistakes: Sequence[Mistake]
+    fingerprints: Mapping[str, Set[str]]
+
+    def without(self, name: str) -> Known:
+        """As if one of them were not known."""
+        return Known([each for each in self.mistakes if each.name != name], self.fingerprints)
+
+    def looks_like(self, failed: Collection[str], ran: Collection[str]) -> list[Likeness]:
+        """The mistakes that explain what failed, the most likely first; empty when unsure.
+
+        After the first, only what it does not explain speaks for another: of two mistakes at once
+        both are found. Mistakes that are equally likely stand together, if they are few.
+
+        Args:
+            failed: ids of the claims where a measurement disagreed.
+            ran: ids of these, and of the claims that came out as expected. A claim that was not
+                run, or crashed, is in neither.
+        """
+        found: list[Likeness] = []
+        left, open_ = set(failed), set(ran)
+        while len(found) < SHOWN:
+            named = self._likeliest(left, open_)
+            if not named or len(found) + len(named) > SHOWN:
+                break
+            found += named
+            for each in named:
+                left -= self.fingerprints[each.mistake.name]
+                open_ -= self.fingerprints[each.mistake.name]
+        return found
+
+    def _likeliest(self, failed: Set[str], ran: Set[str]) -> list[Likeness]:
+        every = [self._likeness(mistake, failed, ran) for mistake in self.mistakes]
+        sure = [
+            each for each in every
+            if each.broken >= FEWEST and each.broken >= SHARE * each.of and each.odds >= ODDS
+        ]
+        sure.sort(key=lambda each: -each.odds)
+        first, others = sure[:1], sure[1:]
+        alike = [each for each in others if each.odds > first[0].odds - ALIKE]
+        return first + [replace(each, instead=True) for each in alike]
+
+    @cached_property
+    def _rates(self) -> dict[str, float]:
+        """Claim -> the share of mistakes that break it: what a failure of it says of none."""
+        counts = Counter(c for m in self.mistakes for c in self.fingerprints.get(m.name, ()))
+        return {claim: (n + 1) / (len(self.mistakes) + 2) for claim, n in counts.items()}
+
+    def _likeness(self, mistake: Mistake, failed: Set[str], ran: Set[str]) -> Likeness:
+        rates = self._rates
+        fingerprint = self.fingerprints.get(mistake.name, frozenset())
+        of = fingerprint & ran
+        broken = of & failed
+        odds = _sum(math.log(FAILS / rates[claim]) for claim in broken)
+        odds += _sum(math.log((1 - FAILS) / (1 - rates[claim])) for claim in of - broken)
+        others = len(failed - fingerprint)
+        return Likeness(mistake, len(broken), len(of), len(fingerprint), others, odds)
+
+
+def _sum(terms: Iterable[float]) -> float:
+    """The same whatever the order of a set."""
+    return math.fsum(terms)
+
+
+def mistakes(path: Path) -> list[Mistake]:
     """Those of `mistakes.yaml`, in its order. Raises ValueError for a file of another kind."""
-    path = folder / "mistakes.yaml"
     try:
         return [Mistake(**entry) for entry in yaml.safe_load(path.read_text(encoding="utf-8"))]
     except (yaml.YAMLError, TypeError) as error:
@@ -81,37 +161,20 @@ def mistakes(folder: Path) -> list[Mistake]:
         raise ValueError(f"{path} must be a list, with {allowed} in each entry: {error}") from error
 
 
-def fingerprints(folder: Path) -> dict[str, set[str]]:
-    """Name of the mistake -> the claims that it breaks."""
+def fingerprints(path: Path) -> dict[str, set[str]]:
+    """Name of the mistake -> the claims that it breaks, of `fingerprints.csv`."""
     found: dict[str, set[str]] = {}
-    with (folder / "fingerprints.csv").open(encoding="utf-8", newline="") as file:
+    with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             found.setdefault(row["mistake"], set()).add(row["claim"])
     return found
 
 
+def known(folder: Path) -> Known:
+    """The mistakes of a folder, and the claims that each breaks."""
+    return Known(mistakes(folder / "mistakes.yaml"), fingerprints(folder / "fingerprints.csv"))
+
+
 def looks_like(failed: Collection[str], ran: Collection[str]) -> list[Likeness]:
-    """The known mistakes that break nearly the same claims, the most similar first.
-
-    Empty where more than three fit equally well.
-
-    Args:
-        failed: ids of the claims that turned out otherwise than the ledger says.
-        ran: ids of all claims that ran; of a mistake's claims only these are counted.
-    """
-    if not failed:
-        return []
-    breaks = fingerprints(FOLDER)
-    every = [_likeness(m, breaks.get(m.name, set()), failed, ran) for m in mistakes(FOLDER)]
-    alike = [each for each in every if each.broken and each.share >= ALIKE]
-    alike.sort(key=lambda each: -each.share)
-    # A single claim that failed may be of a dozen mistakes, and points to none.
-    undecided = len(alike) > SHOWN and alike[SHOWN].share == alike[0].share
-    return [] if undecided else alike[:SHOWN]
-
-
-def _likeness(
-    mistake: Mistake, breaks: Collection[str], failed: Collection[str], ran: Collection[str]
-) -> Likeness:
-    of = set(breaks) & set(ran)
-    return Likeness(mistake, len(of & set(failed)), len(of), len(set(failed) - of))
+    """The known mistakes that a run looks like: see `Known.looks_like`."""
+    return known(FOLDER).looks_like(failed, ran) if failed else []

@@ -1,14 +1,19 @@
-"""Which claims each known mistake breaks.
+"""Measures which claims each known mistake breaks.
 
     python -m claims.studies.fingerprints fixtures/implementations
 
-makes every mistake of FOLDER/mistakes.yaml in a copy of `transformer/`, runs the claims that need
-neither training nor a GPU against it, and writes into FOLDER
+makes every mistake of FOLDER/mistakes.yaml and of FOLDER/outside.yaml in a copy of `transformer/`,
+runs the claims that need neither training nor a GPU against it, and writes into FOLDER
 
-fingerprints.csv    a row for each mistake and claim that it breaks
+fingerprints.csv    a row for each known mistake and claim that it breaks
+outside.csv         the same for the mistakes from outside of the list, on which the diagnosis is
+                    tested
 provenance.json     with what it was measured
 
-A mistake that no claim notices is named, and the command then ends with status 1.
+A claim breaks by a measured disagreement; a test that crashed does not count. What was measured is
+kept in the user cache, so that a run that was stopped goes on, and a change of a claim measures its
+module anew. Claims that take seconds are left out. A mistake that no claim notices is named, and
+the command then ends with status 1.
 """
 
 from __future__ import annotations
@@ -17,32 +22,42 @@ import argparse
 import csv
 import io
 import json
-import os
-import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import pytest
-from hypothesis import Phase
 from rich.progress import track
 
+from claims.harness import machine
 from claims.harness.diagnosis import Mistake, mistakes
-from claims.harness.files import CACHE_VARIABLE, cache_dir, write_whole
-from claims.instruments.text.corpus import CorpusError, find_corpus
-from claims.plugins.session import CORPUS_VARIABLE
-from claims.training.pool import cores
+from claims.harness.files import cache_dir, write_whole
+from claims.harness.mark import claim_id
+from claims.harness.stash import CORPUS_LINE, LEDGER
+from claims.studies.variants import (
+    CHOICE,
+    EXAMPLES,
+    REFERENCE,
+    Session,
+    Variant,
+    collected,
+    evidence_digest,
+    sha256,
+)
 
-CHOICE = "not gpu and not trains"
-KEPT = ("made", "base_seed", "machine", "corpus")
-CORPUS = "corpus.txt"
-ROOT = Path(__file__).resolve().parents[2]
+LISTS = {"mistakes.yaml": "fingerprints.csv", "outside.yaml": "outside.csv"}
+# They take half of the time of a run.
+SLOW = frozenset({
+    "gradnorm-pre", "gradnorm-post", "gradnorm-ordering", "gradnorm-over-all-parameters",
+    "table-l145-gradient-norms", "postnorm-gradient-badly-scaled", "winner-is-random-draw",
+    "table-l169-cost", "mb-are-allocator-counts", "flashattention-stores-no-matrix",
+    "order-blind-same-logits", "more-tokens-no-less-memory", "peak-memory-at-any-size",
+    "init-score-std-formula", "divided-init-score-std", "table-l095-variance", "variance-table",
+})  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,79 +66,90 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = parser.parse_args(arguments).folder
     if not (folder / "mistakes.yaml").is_file():
         parser.error(f"{folder} has no mistakes.yaml; give fixtures/implementations")
-    given = os.environ.get(CORPUS_VARIABLE)
-    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(cores()) as pool:
-        work = Path(name)
-        try:
-            corpus = find_corpus(Path(given) if given else None, cache_dir())
-            found = mistakes(folder)
-            copies = [copy(mistake, work) for mistake in found]
-        except (ValueError, CorpusError) as error:
-            parser.error(str(error))
-        (work / CORPUS).write_text(corpus.text, encoding="utf-8")
-        everything = pool.map(partial(claims_on, folder=work), copies)
-        results = list(track(everything, "mistakes", total=len(found)))
-    broken = [(m.name, c) for m, data in zip(found, results, strict=True) for c in failed(data)]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([("mistake", "claim"), *broken])
-    write_whole(folder / "fingerprints.csv", text.getvalue())
-    facts = {"command": f'pytest claims -m "{CHOICE}" --implementation <copy with the mistake>'}
-    facts |= {key: results[0][key] for key in KEPT}
-    # The path of the file says nothing about what was measured.
-    facts["corpus"] = facts["corpus"].partition(", from ")[0]
-    write_whole(folder / "provenance.json", json.dumps(facts, indent=2) + "\n")
-    unnoticed = [mistake.name for mistake in found if mistake.name not in dict(broken)]
+    try:
+        lists = {name: mistakes(folder / name) for name in LISTS if (folder / name).exists()}
+        made = {each.name: made_in_a_copy(each) for found in lists.values() for each in found}
+    except ValueError as error:
+        parser.error(str(error))
+    measured = Measured()
+    with tempfile.TemporaryDirectory() as work:
+        collected(Path(work), partial(measured.measure, made))
+    for name, found in lists.items():
+        _write(folder / LISTS[name], found, measured.broken)
+    write_whole(folder / "provenance.json", json.dumps(measured.facts, indent=2) + "\n")
+    unnoticed = [m.name for m in lists["mistakes.yaml"] if not measured.broken[m.name]]
     for name in unnoticed:
         print(f"no claim notices {name}", file=sys.stderr)
     return 1 if unnoticed else 0
 
 
-def copy(mistake: Mistake, folder: Path) -> str:
-    """The name of a package in `folder`: `transformer` with the mistake.
-
-    Raises ValueError when the line to change is not there.
-    """
-    name = "with_" + mistake.name.replace("-", "_")
-    shutil.copytree(
-        ROOT / "transformer", folder / name, ignore=shutil.ignore_patterns("__pycache__")
-    )
-    mistake.make(folder / name)
-    return name
+def made_in_a_copy(mistake: Mistake) -> Variant:
+    """`transformer/` with the mistake. Raises ValueError when the line to change is not there."""
+    source = mistake.made_in(REFERENCE)
+    return Variant("with_" + mistake.name.replace("-", "_"), mistake.file, source)
 
 
-def claims_on(package: str, folder: Path, tests: Sequence[str] = ("claims",)) -> dict[str, Any]:
-    """What `--claims-json` says of the claims on a package in `folder`, where the corpus is too."""
-    target = folder / f"{package}.json"
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
-    here = {
-        "PYTHONPATH": str(folder), CORPUS_VARIABLE: str(folder / CORPUS),
-        # A cache of its own: a mistaken tokenizer makes other tokens.
-        CACHE_VARIABLE: str(folder / "cache"),
-    }
-    options = ["-m", CHOICE, "-q", "-p", "no:cacheprovider", "--implementation", package]
-    options += ["-p", "claims.studies.fingerprints"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *tests, *options, "--claims-json", str(target)],
-        cwd=ROOT, env=inherited | here, capture_output=True, text=True,
-    )
-    if not target.exists():
-        raise RuntimeError(f"{package}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
-    data: dict[str, Any] = json.loads(target.read_text(encoding="utf-8"))
-    return data
+def _write(path: Path, found: Iterable[Mistake], broken: Mapping[str, list[str]]) -> None:
+    rows = [(each.name, claim) for each in found for claim in broken.get(each.name, ())]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([("mistake", "claim"), *rows])
+    write_whole(path, text.getvalue())
 
 
-@pytest.hookimpl(trylast=True)  # after the harness has set up Hypothesis
-def pytest_configure() -> None:
-    """As a plugin of those runs: one failing example is enough, Hypothesis need not simplify it."""
-    phases = [phase for phase in hypothesis.settings().phases if phase != Phase.shrink]
-    hypothesis.settings.register_profile("unshrunk", hypothesis.settings(phases=phases))
-    hypothesis.settings.load_profile("unshrunk")
+class Measured:
+    """Mistake -> the claims that it breaks, in the ledger's order."""
+
+    def __init__(self) -> None:
+        self.broken: dict[str, list[str]] = {}
+        self.facts: dict[str, Any] = {}
+
+    def measure(self, made: Mapping[str, Variant], session: Session) -> None:
+        # The quick ones first: a run that is stopped has measured many.
+        quick_first = sorted(made.items(), key=lambda item: len(session.items_for(item[1])))
+        for name, variant in track(quick_first, "mistakes"):
+            self.broken[name] = _broken(variant, session)
+        option = session.config.getoption
+        self.facts = {
+            "command": f'pytest claims -m "{CHOICE}" --implementation <copy with the mistake>',
+            "examples of a property": EXAMPLES,
+            "made": datetime.now(UTC).isoformat(timespec="seconds"),
+            "base_seed": option("base_seed"),
+            "machine": machine.description(),
+            # The path of the file says nothing about what was measured.
+            "corpus": session.config.stash[CORPUS_LINE].partition(", from ")[0],
+        }
 
 
-def failed(data: dict[str, Any]) -> list[str]:
-    """The claims that turned out otherwise than the ledger says, in the ledger's order."""
-    return [claim for claim, verdict in data["verdicts"].items() if verdict == "failed"]
+def _broken(variant: Variant, session: Session) -> list[str]:
+    items = [item for item in session.items_for(variant) if claim_id(item) not in SLOW]
+    outcomes = outcomes_of(variant, items, session)
+    ledger = session.config.stash[LEDGER]
+    return [claim for claim in ledger.entries if outcomes.get(claim) == "failed"]
+
+
+def outcomes_of(
+    variant: Variant, items: Sequence[pytest.Item], session: Session
+) -> Mapping[str, str]:
+    """Claim -> outcome. What is stored of a test module is not run again."""
+    stored = {item.path: _place(variant, item) for item in items}
+    missing = [item for item in items if not stored[item.path].exists()]
+    judged = session.judge(variant, missing)
+    if judged.fault:
+        raise RuntimeError(f"{variant.name} could not be judged: {judged.fault}")
+    for path in {item.path for item in missing}:
+        claims = {claim_id(item) for item in missing if item.path == path}
+        found = {claim: o for claim, o in judged.outcomes.items() if claim in claims}
+        write_whole(stored[path], json.dumps(found))
+    outcomes: dict[str, str] = {}
+    for place in stored.values():
+        outcomes |= json.loads(place.read_text(encoding="utf-8"))
+    return outcomes
+
+
+def _place(variant: Variant, item: pytest.Item) -> Path:
+    """Where the outcomes of the item's test module are kept."""
+    name = sha256([variant.digest(), evidence_digest(item)])
+    return cache_dir() / "mistakes" / f"{name}.json"
 
 
 if __name__ == "__main__":
