@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from claims.harness import paths
+from claims.harness.diagnosis import FOLDER
 from claims.harness.files import write_whole
 from claims.harness.ledger import Ledger, load_ledger
 from claims.report.merging import merge
@@ -24,7 +25,9 @@ from claims.report.pictures.picture import Picture
 from claims.report.stored import NoResults, read
 from claims.studies import (
     chapter_tables,
+    diagnoses,
     document_tables,
+    known_mistakes,
     peers,
     repetitions,
     seeds,
@@ -99,6 +102,10 @@ def generated(ledger: Ledger, pictures: Sequence[Picture]) -> dict[str, dict[str
             "contract": peers.contract(),
             "peers": peers.counted(_rows("peers/verdicts.csv")),
             "findings": peers.found(_rows("peers/verdicts.csv"), ledger),
+        },
+        "docs/known-mistakes.md": {
+            "rates": diagnoses.shown(known_mistakes.rows_of(FOLDER / "diagnoses.csv")),
+            "fingerprints": known_mistakes.summary(ledger),
         },
         "docs/how-verdicts-are-made.md": {
             "margins": repetitions.shown(_rows("repetitions/margins.csv")),

@@ -1,22 +1,19 @@
-"""What docs/known-mistakes.md shows of the stored fingerprints and mutants."""
+"""What docs/known-mistakes.md shows of the stored fingerprints."""
 
 from __future__ import annotations
 
 import csv
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from claims.harness import paths
 from claims.harness.diagnosis import FOLDER, fingerprints
 from claims.harness.ledger import Ledger
 from claims.studies.markdown import table
 
 UNBROKEN = FOLDER / "unbroken.yaml"
-SURVIVORS = paths.FIXTURES / "studies" / "mutation" / "survivors.yaml"
 
 
 def broken() -> set[str]:
@@ -53,34 +50,6 @@ def summary(ledger: Ledger) -> str:
     )
 
 
-def mutants(rows: Sequence[Mapping[str, str]], facts: Mapping[str, Any]) -> str:
-    """How many mutants of each file the claims notice, and why those that survive do."""
-    made = Counter(row["file"] for row in rows)
-    missed = Counter(row["file"] for row in rows if not row["noticed"])
-    lines = [(file, str(n), str(n - missed[file])) for file, n in made.items()]
-    total, left = sum(made.values()), sum(missed.values())
-    reasons = Counter({each["reason"]: len(each["mutants"]) for each in survivors()})
-    return (
-        f"On {facts['made'][:10]}, with mutmut {facts['mutmut']}, {facts['mutants']}: "
-        f"{total - left} of {total} were noticed, {(total - left) / total:.1%}.\n\n"
-        + table(("file", "mutants", "noticed"), lines)
-        + f"\nWhy {left} were not, by name in "
-        "[`survivors.yaml`](../fixtures/studies/mutation/survivors.yaml):\n\n"
-        + table(("reason", "mutants"), [(text, str(n)) for text, n in reasons.items()])
-    )
-
-
-def survivors() -> list[Mapping[str, Any]]:
-    """Why some mutants are not noticed: `reason` and `mutants` of each entry."""
-    found: list[Mapping[str, Any]] = yaml.safe_load(SURVIVORS.read_text(encoding="utf-8"))
-    return found
-
-
 def rows_of(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
-
-
-def names(rows: Iterable[Mapping[str, str]]) -> list[str]:
-    """Mutants as survivors.yaml names them."""
-    return [f"{row['file']}:{row['line']}: {row['before']} -> {row['after']}" for row in rows]
