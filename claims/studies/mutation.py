@@ -1,6 +1,6 @@
 """Mutates `transformer/` with mutmut's operators, and tells which mutants no claim notices.
 
-    python -m claims.studies.mutation fixtures/studies/mutation
+    python -m claims.studies.mutation FOLDER
 
 runs the claims that need neither training nor a GPU on each mutant, up to the first that fails or
 crashes, and writes into the folder
@@ -80,7 +80,7 @@ class Mutant:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m claims.studies.mutation")
-    parser.add_argument("folder", type=Path, help="where to, e.g. fixtures/studies/mutation")
+    parser.add_argument("folder", type=Path, help="where to write")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="judge each N-th mutant")
     options = parser.parse_args(arguments)
     folder, every = options.folder, options.every
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     writer.writerows(map(asdict, found))
     write_whole(folder / "mutants.csv", text.getvalue())
     facts = {
-        "command": f"python -m claims.studies.mutation fixtures/studies/mutation --every {every}",
+        "command": f"python -m claims.studies.mutation FOLDER --every {every}",
         "mutants": "all" if every == 1 else f"one in {every}",
         "claims": f'pytest claims -m "{CHOICE}"', "examples of a property": EXAMPLES,
         "mutmut": version("mutmut"), "made": datetime.now(UTC).isoformat(timespec="seconds"),
