@@ -12,7 +12,13 @@ from claims.studies.repetitions import main, margins, shown
 
 
 def run(claim: str, verdict: str, expected: str, *facts: dict[str, float]) -> dict[str, Any]:
-    records = [{"facts": f, "measured": 1.0, "seeds": [0, 1, 2, 3]} for f in facts]
+    records = [
+        {
+            "facts": f, "measured": 1.0, "seeds": [0, 1, 2, 3], "reading": "",
+            "ok": verdict == "holds",
+        }
+        for f in facts
+    ]  # fmt: skip
     return {
         "claim": claim, "budget": "ci", "verdict": verdict, "expected_verdict": expected,
         "records": records,
@@ -95,3 +101,10 @@ def test_what_is_written_says_where_it_comes_from(tmp_path: Path) -> None:
     written = json.loads((tmp_path / "provenance.json").read_text())
     assert written == facts | {"command": "pytest claims --claims-json FILE", "corpus": "A text"}
     assert (tmp_path / "margins.csv").read_text().splitlines()[1] == "a,holds,3,1,4,-2.0,6.0,"
+
+
+def test_a_reading_under_which_the_sentence_fails_has_no_margin() -> None:
+    both = run("a", "holds", "holds", by(9.0), by(-7.0))
+    both["records"][1] |= {"ok": False, "reading": "another"}
+    [row] = margins([both])
+    assert row["least"] == "9.0"

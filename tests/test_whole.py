@@ -96,12 +96,15 @@ def test_a_renamed_copy_shuffled_on_two_workers_gives_the_same_values(
         "--implementation", "other_name", "--claims-json", str(target),
         PYTHONPATH=str(tmp_path),
     )  # fmt: skip
-    there = json.loads(target.read_text())
-    renamed = {
-        test: (verdict, reason.replace("other_name", "transformer"), records)
-        for test, (verdict, reason, records) in recorded(there).items()
-    }
-    assert renamed == recorded(reference)
+    there, here = recorded(json.loads(target.read_text())), recorded(reference)
+    # What is no claim about an implementation is left out for a package that is not the reference,
+    # and what is refuted of the reference departs from the chapter.
+    assert there.keys() < here.keys()
+    assert len(there) > 300
+    for test, (verdict, _, records) in there.items():
+        expected, _, as_recorded = here[test]
+        assert verdict.replace("departs", "refuted") == expected, test
+        assert records == as_recorded, test
 
 
 def test_the_blocker_blocks(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ FROZEN_RUNS: Budgets = {
                 "fixed": replace(_FROZEN, fixed=("mixer.q.weight", "mixer.k.weight")),
             }
         ),
-        seeds=8,
+        seeds=12,
         earlier=(3, 5),
     ),
 }

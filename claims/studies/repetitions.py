@@ -79,7 +79,11 @@ def margins(runs: Iterable[Mapping[str, Any]]) -> list[Row]:
         narrowest = [
             min(inside * margin for margin in found)
             for run in repeated
-            if (found := [r["facts"][MARGIN] for r in run["records"] if MARGIN in r["facts"]])
+            # Of a reading under which the sentence fails, the margin says nothing of the verdict.
+            if (found := [
+                r["facts"][MARGIN] for r in run["records"]
+                if MARGIN in r["facts"] and (r["ok"] or not r["reading"])
+            ])
         ]
         outside = [r["facts"][OUTSIDE] for run in repeated for r in run["records"]
                    if OUTSIDE in r["facts"]]
