@@ -103,7 +103,6 @@ FROZEN_RUNS: Budgets = {
                 "fixed": replace(_FROZEN, fixed=("mixer.q.weight", "mixer.k.weight")),
             }
         ),
-        seeds=12,
-        earlier=(3, 5),
+        seeds=6,
     ),
 }
