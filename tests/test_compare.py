@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from claims.compare import Outcome, main, outcome_of, side_by_side, timed
 from claims.harness.implementation import Implementation
 from claims.instruments.cost.timing import Timing
 from claims.report.stored import NoResults, Stored
+from conftest import ROOT
 
 SOUND = Outcome({"exact": 3, "holds": 2}, [])
 BROKEN = Outcome({"exact": 3, "failed": 2}, ["the mask is off by one"])
@@ -128,11 +128,10 @@ def test_nothing_is_compared_to_a_package_without_the_time() -> None:
     assert json.dumps(cells) == '["training step", "not provided", "11.00"]'
 
 
-def test_it_is_a_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["compare", "transformer"])
-    monkeypatch.delitem(sys.modules, "claims.compare")
-    with pytest.raises(SystemExit):
-        runpy.run_module("claims.compare", run_name="__main__")
-    assert "two packages or more" in capsys.readouterr().err
+def test_it_is_a_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "claims.compare", "transformer"],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "two packages or more" in done.stderr

@@ -113,6 +113,7 @@ def test_two_workers_write_the_same_table(gpu: Project) -> None:
         f"paths.LEDGER = Path({str(paths.LEDGER)!r})\n"
         f"paths.EXPECTED = Path({str(paths.EXPECTED)!r})\n"
         f"paths.CLAIMS = Path({str(paths.CLAIMS)!r})\n"
+        f"paths.REFERENCE = {paths.REFERENCE!r}\n"
         "machine.gpu_fault = lambda: ''\n"
         f"machine.gpu = lambda: {FACTS}\n"
     )

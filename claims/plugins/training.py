@@ -241,6 +241,7 @@ def runs(
     experiment = declared.budgets[budget]
     if "LanguageModel" not in implementation.provided():
         raise Missing(f"{implementation.package} does not provide LanguageModel")
+    implementation.used.add("LanguageModel")  # in another process, or when the run was made
     if _recorded(item):
         return Runs(experiment, declared.labels, 0, "", Recorded(_record_of(config)))
     if fault := _fault(config, item):
