@@ -138,8 +138,8 @@ def test_each_long_command_exists(command: str) -> None:
         assert (program, arguments[0]) == ("python", "-m")
         name = arguments[1]
         package = importlib.util.find_spec(name).submodule_search_locations  # type: ignore[union-attr]
-        needs = pytest.raises(SystemExit, match="pip install") if _of_an_extra(name) else nullcontext()
-        with needs:
+        needed = pytest.raises(SystemExit, match="pip install")
+        with needed if _of_an_extra(name) else nullcontext():
             module = importlib.import_module(f"{name}.__main__" if package else name)
             assert callable(module.main)
 
