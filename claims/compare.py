@@ -1,30 +1,34 @@
 """Implementations side by side: `python -m claims.compare PACKAGE PACKAGE ...`.
 
 Verdicts and known mistakes by the claims that need neither training nor a GPU, and times of a
-training step and of attention, all packages in turn in one process.
+training step and of attention, all packages in turn in one process. With `-o FILE.json` it writes
+what it found, for `python -m claims.report`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
 from claims.experiments.rungs import ONE_BLOCK
+from claims.harness import machine, paths
+from claims.harness.files import demand_writable, write_whole
 from claims.harness.implementation import Implementation
-from claims.harness.paths import CLAIMS
-from claims.harness.report import OF_OTHERS, VERDICTS
-from claims.instruments.cost.timing import Timing, measure, ratios, summary
-from claims.report.stored import NoResults, read
+from claims.harness.ledger import load_ledger
+from claims.instruments.cost.timing import Timing, measure
+from claims.report.merging import merge
+from claims.report.side_by_side import SideBySide, side_by_side
+from claims.report.stored import COMPARISON_VERSION, NoResults, of_comparison
 from claims.training.loop import build, gradients, optimiser_of
 from claims.training.run import settle_process
 from claims.training.spec import RunSpec, Text
@@ -42,49 +46,64 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m claims.compare", description="Compare implementations side by side."
     )
     parser.add_argument("packages", nargs="+", metavar="PACKAGE", help="importable; two or more")
-    packages = list(dict.fromkeys(parser.parse_args(arguments).packages))
+    parser.add_argument("-o", "--output", metavar="FILE.json", help="for python -m claims.report")
+    options = parser.parse_args(arguments)
+    packages = list(dict.fromkeys(options.packages))
     if len(packages) < 2:
         parser.error(f"a comparison takes two packages or more, got {packages[0]}")
     try:
+        if options.output is not None:
+            demand_writable("--output", options.output)
         implementations = {name: Implementation(name) for name in packages}
-        outcomes = {name: outcome_of(name) for name in packages}
+        results = [results_of(name) for name in packages]
     except (NoResults, ValueError) as error:
-        parser.error(str(error))
+        # The sentences are those of pytest's option, which this command does not have.
+        parser.error(str(error).replace("--implementation ", ""))
+    data = as_data(results, timed(implementations))
+    merged = merge(of_comparison(data, "this comparison"), load_ledger(paths.LEDGER))
     console = Console(highlight=False)
-    console.print(side_by_side(outcomes, timed(implementations)))
-    console.print(
-        f'verdicts: pytest claims -m "{WITHOUT_TRAINING}"; times: milliseconds, median of {ROUNDS} '
-        f"rounds, and the ratio to {packages[0]} (quartiles), one thread, torch "
-        f"{torch.__version__}, CPU",
-        soft_wrap=True,
-    )
+    found = side_by_side(merged)
+    console.print(table(found))
+    console.print(found.note, soft_wrap=True)
+    console.print(f'The claims: pytest claims -m "{WITHOUT_TRAINING}".', soft_wrap=True)
+    if options.output is not None:
+        write_whole(Path(options.output), json.dumps(data) + "\n")
     return 0
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What the claims say of a package."""
+def results_of(package: str) -> dict[str, Any]:
+    """What the claims say of a package, as `--claims-json` writes it.
 
-    verdicts: Mapping[str, int]
-    mistakes: Sequence[str]
-
-
-def outcome_of(package: str) -> Outcome:
-    """Run the claims in a process of their own. Raises NoResults where they could not be run."""
+    They run in a process of their own. Raises NoResults where they could not be run.
+    """
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results.json"
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", str(CLAIMS), "-q", "-m", WITHOUT_TRAINING,
+            [sys.executable, "-m", "pytest", str(paths.CLAIMS), "-q", "-m", WITHOUT_TRAINING,
              "--implementation", package, "--claims-json", str(results), "-p", "no:cacheprovider"],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         if not results.exists():
             raise NoResults(f"the claims of {package} did not run: {done.stdout}{done.stderr}")
-        stored = read(results)
-    return Outcome(
-        Counter(str(run["verdict"]) for run in stored.runs),
-        [str(each["mistake"]["says"]) for each in stored.looks_like],
-    )
+        found: dict[str, Any] = json.loads(results.read_text(encoding="utf-8"))
+    return found
+
+
+def as_data(results: Sequence[Mapping[str, Any]], times: Times) -> dict[str, Any]:
+    """What `-o` writes; its schema is fixtures/comparison.schema.json."""
+    packages = " ".join(str(each["implementation"]) for each in results)
+    command = f"python -m claims.compare {packages}"
+    return {
+        "comparison": COMPARISON_VERSION,
+        "machine": machine.description(),
+        # Of the results, the file that was written to is gone.
+        "results": [{**each, "command": command} for each in results],
+        "times": [
+            {"implementation": package, "what": what, "seconds": [*timing.seconds],
+             "calls": timing.calls}
+            for (package, what), timing in times.items()
+        ],
+    }  # fmt: skip
 
 
 def timed(implementations: Mapping[str, Implementation]) -> Times:
@@ -131,32 +150,15 @@ def _attention(implementation: Implementation) -> tuple[Callable[[], object], Ca
     return forward, both
 
 
-def side_by_side(outcomes: Mapping[str, Outcome], times: Times) -> Table:
-    table = Table("", box=None)
-    for name in outcomes:
-        table.add_column(name, overflow="fold")  # a long name is shown whole
-    for verdict in (*VERDICTS, *OF_OTHERS):
-        counts = [outcome.verdicts.get(verdict, 0) for outcome in outcomes.values()]
-        if any(counts):
-            table.add_row(verdict, *map(str, counts))
-    if any(outcome.mistakes for outcome in outcomes.values()):
-        cells = ("\n".join(outcome.mistakes) or "-" for outcome in outcomes.values())
-        table.add_row("looks like", *cells)
-    first = next(iter(outcomes))
-    for what in dict.fromkeys(what for _, what in times):
-        table.add_row(what, *(_time(times, name, first, what) for name in outcomes))
-    return table
-
-
-def _time(times: Times, package: str, first: str, what: str) -> str:
-    if (own := times.get((package, what))) is None:
-        return "not provided"
-    text = f"{1000 * own.median:.2f}"
-    if package == first or (first, what) not in times:
-        return text
-    ratio = summary(ratios(own, times[first, what]))
-    low, high = ratio.quartiles
-    return f"{text}, {ratio.median:.2f} ({low:.2f} to {high:.2f})"
+def table(found: SideBySide) -> Table:
+    """With a column for each implementation, which a terminal has more room for."""
+    names, *rows = zip(found.header, *found.rows, strict=True)
+    shown = Table("", box=None)
+    for name in names[1:]:
+        shown.add_column(name, overflow="fold")  # a long name is shown whole
+    for row in rows:
+        shown.add_row(*row)
+    return shown
 
 
 if __name__ == "__main__":

@@ -207,14 +207,18 @@ def test_another_package_stands_beside_the_reference() -> None:
     both = merge([of_data(MIXED, "file.json"), of_data(mine, "mine.json")], KNOWN)
     alone = merge([of_data(mine, "mine.json")], KNOWN)
     text = Tags(html(both, [], LINKS)).text
-    assert "Verdicts by implementation" in text
+    assert "Implementations side by side" in text
+    assert "Verdicts of the 2 claims that every one of them was asked about." in text
+    said = markdown(both, LINKS)
+    assert "| implementation | exact | refuted | departs |" in said
+    assert "| mine | 1 | 0 | 1 |" in said
     assert "Other verdicts than the reference's: 2" in text
     # What stands first is of the reference, whichever run is newer.
     assert "the reference: exact; mine: departs; measured 18.70 ± 0.25 (n = 5)" in text
     assert "> departs (" in html(both, [], LINKS)
     assert "> departs (" not in page(MIXED, KNOWN)  # of other packages alone
     assert "### Other verdicts than the reference's" in markdown(alone, LINKS)
-    assert "Verdicts by implementation" not in Tags(html(alone, [], LINKS)).text
+    assert "Implementations side by side" not in Tags(html(alone, [], LINKS)).text
 
 
 def test_what_stands_first_speaks_for_the_verdict() -> None:

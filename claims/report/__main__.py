@@ -1,7 +1,7 @@
 """What became of the claims, from stored runs: `python -m claims.report FILE.json -o FILE.html`.
 
-Several files become one report: of two devices, of two budgets, of two implementations, or of the
-shards of a CI matrix. The newest evidence comes first, and conflicts are shown.
+Several files become one report: of two devices, of two budgets, of several implementations, or of
+the shards of a CI matrix. The newest evidence comes first, and conflicts are shown.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from claims.harness import paths
@@ -23,7 +24,9 @@ from claims.report.stored import NoResults, read
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m claims.report", description=__doc__)
-    parser.add_argument("files", nargs="+", type=Path, help="what --claims-json wrote")
+    parser.add_argument(
+        "files", nargs="+", type=Path, help="what --claims-json or claims.compare -o wrote"
+    )
     parser.add_argument("-o", "--output", metavar="FILE", help="where to (default: print it)")
     parser.add_argument("--format", choices=("html", "markdown"), default="html")
     parser.add_argument(
@@ -34,10 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.output is not None:
             demand_writable("--output", options.output)
-        merged = merge(map(read, options.files), load_ledger(paths.LEDGER))
+        stored = chain.from_iterable(map(read, options.files))
+        merged = merge(stored, load_ledger(paths.LEDGER))
     except (NoResults, ValueError) as error:
         parser.error(str(error))
-    links = links_from(Path(options.output or "."), options.source_url)
+    links = links_from(Path(options.output or "report.md"), options.source_url)
     if options.format == "markdown":
         text = markdown(merged, links)
     else:

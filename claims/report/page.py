@@ -18,6 +18,7 @@ from claims.harness.ledger import Entry
 from claims.harness.paths import REFERENCE
 from claims.report.merging import Claim, Merged, Run
 from claims.report.pictures.picture import DARK, LIGHT, VARIABLES, Picture
+from claims.report.side_by_side import side_by_side
 from claims.report.values import shown, single
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -120,6 +121,7 @@ def _context(merged: Merged, links: Links) -> dict[str, Any]:
             (file, likeness) for file in merged.files for likeness in file.looks_like
         ],
         "author": author(merged, cards),
+        "beside": side_by_side(merged) if len(merged.implementations) > 1 else None,
         "not_run": _not_run(merged),
     }  # fmt: skip
 

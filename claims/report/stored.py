@@ -1,32 +1,77 @@
-"""What `--claims-json` wrote, read for the report."""
+"""What `--claims-json` or `claims.compare` wrote, read for the report."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
+from claims.harness import paths
 from claims.harness.report import SCHEMA, VERSION
+from claims.instruments.cost.timing import Timing, ratios, summary
+
+COMPARISON = paths.FIXTURES / "comparison.schema.json"
+COMPARISON_VERSION = 1
 
 # No page may hold these: control characters other than tab and newline, and halves of surrogates.
 FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class NoResults(ValueError):
-    """A file that `--claims-json` did not write, or wrote in another version."""
+    """A file that neither of the two wrote, or that is of another version."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Implementations that were timed in turn, in one process.
+
+    packages    in the order of the command line
+    times       (package, what was timed) -> its rounds
+    machine     on which
+    """
+
+    packages: Sequence[str]
+    times: Mapping[tuple[str, str], Timing]
+    machine: Mapping[str, str]
+
+    @property
+    def whats(self) -> list[str]:
+        return list(dict.fromkeys(what for _, what in self.times))
+
+    @property
+    def note(self) -> str:
+        rounds = max((len(timing.seconds) for timing in self.times.values()), default=0)
+        facts = ", ".join(f"{key} {value}" for key, value in self.machine.items())
+        return (
+            f"Times are medians of {rounds} rounds, all implementations in turn in one process, "
+            f"with the ratio to {self.packages[0]} and its quartiles; {facts}."
+        )
+
+    def shown(self, package: str, what: str) -> str:
+        """12.3, 0.98 (0.97 to 1.01): milliseconds, and the ratio to the first package."""
+        if (own := self.times.get((package, what))) is None:
+            return "not provided" if package in self.packages else "not timed"
+        text = f"{1000 * own.median:.2f}"
+        first = self.times.get((self.packages[0], what))
+        if package == self.packages[0] or first is None:
+            return text
+        ratio = summary(ratios(own, first))
+        low, high = ratio.quartiles
+        return f"{text}, {ratio.median:.2f} ({low:.2f} to {high:.2f})"
 
 
 @dataclass(frozen=True)
 class Stored:
     """One file. fixtures/results.schema.json says what each of its values is.
 
-    name    how the report calls it
+    name          how the report calls it
+    comparison    of which it is a part, where implementations were compared
     """
 
     name: str
@@ -40,6 +85,7 @@ class Stored:
     verdicts: Mapping[str, str]
     looks_like: Sequence[Mapping[str, Any]]
     runs: Sequence[Mapping[str, Any]]
+    comparison: Comparison | None = None
 
     @property
     def day(self) -> str:
@@ -53,33 +99,59 @@ class Stored:
         return f"torch {self.machine.get('torch', 'unknown')}; {device}"
 
 
-def read(path: Path) -> Stored:
-    """Read a file. Raises NoResults, which names it."""
+def read(path: Path) -> list[Stored]:
+    """Read a file: one run of the claims, or one for each implementation of a comparison.
+
+    Raises NoResults, which names the file.
+    """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise NoResults(f"{path} cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise NoResults(f"{path} is no file that --claims-json wrote ({error})") from error
-    return of_data(data, path.name)
+    if isinstance(data, dict) and "comparison" in data:
+        return of_comparison(data, path.name)
+    return [of_data(data, path.name)]
+
+
+def of_comparison(data: Any, name: str) -> list[Stored]:
+    """The runs of a file that `claims.compare` wrote. Raises NoResults where it breaks the schema.
+    """
+    _demand_version(data["comparison"], COMPARISON_VERSION, name, "claims.compare")
+    _demand_schema(data, COMPARISON, name, "claims.compare")
+    runs = [of_data(each, name) for each in data["results"]]
+    times = {
+        (clean(each["implementation"]), clean(each["what"])):
+        Timing(tuple(each["seconds"]), each["calls"])
+        for each in data["times"]
+    }  # fmt: skip
+    compared = Comparison([run.implementation for run in runs], times, clean(data["machine"]))
+    return [replace(run, comparison=compared) for run in runs]
 
 
 def of_data(data: Any, name: str) -> Stored:
     """What a run of the claims has at hand. Raises NoResults where it breaks the schema."""
-    version = data.get("version", 1) if isinstance(data, dict) and "runs" in data else None
-    if version not in (None, VERSION):
+    if isinstance(data, dict) and "runs" in data:
+        _demand_version(data.get("version", 1), VERSION, name, "--claims-json")
+    _demand_schema(data, SCHEMA, name, "--claims-json")
+    known = Stored.__dataclass_fields__.keys() - {"name", "comparison"}
+    return Stored(name=name, **clean({key: data[key] for key in known}))
+
+
+def _demand_version(version: object, ours: int, name: str, writer: str) -> None:
+    if version != ours:
         raise NoResults(
-            f"{name} is of version {version} of the file that --claims-json writes; "
-            f"this project reads version {VERSION}: run the claims again"
+            f"{name} is of version {version} of the file that {writer} writes; "
+            f"this project reads version {ours}: run it again"
         )
-    schema = Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
+
+
+def _demand_schema(data: Any, path: Path, name: str, writer: str) -> None:
+    schema = Draft202012Validator(json.loads(path.read_text(encoding="utf-8")))
     if fault := best_match(schema.iter_errors(data)):
         where = ", ".join(map(str, fault.absolute_path)) or "the file"
-        raise NoResults(
-            f"{name} is no file that --claims-json wrote ({where}: {fault.message[:200]})"
-        )
-    known = Stored.__dataclass_fields__.keys() - {"name"}
-    return Stored(name=name, **clean({key: data[key] for key in known}))
+        raise NoResults(f"{name} is no file that {writer} wrote ({where}: {fault.message[:200]})")
 
 
 def clean(value: Any) -> Any:

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if bool(options.site) != bool(options.results):
         parser.error("--site FOLDER and --results FILE.json belong together")
     try:
-        results = [read(file) for file in options.results]
+        results = [each for file in options.results for each in read(file)]
         if options.site:
             site.refuse(options.site)
     except (NoResults, ValueError) as error:
