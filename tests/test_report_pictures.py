@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from itertools import combinations
@@ -9,11 +10,17 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
 from claims.experiments.ladder import CLOSE_RUNS
 from claims.experiments.norms import NORM_RUNS
 from claims.harness import paths
+from claims.harness.files import cache_dir
+from claims.harness.implementation import Implementation
 from claims.harness.ledger import Ledger, load_ledger
+from claims.instruments.text.corpus import Corpus
+from claims.instruments.text.tokens import split, token_ids
+from claims.instruments.text.unigram import unigram_perplexity
 from claims.report.pictures import MAKERS, all_pictures, training
 from claims.report.pictures.picture import (
     DARK,
@@ -25,7 +32,7 @@ from claims.report.pictures.picture import (
     Picture,
 )
 from claims.report.sources import Record, SourceMissing, listed, rows
-from claims.training.evidence import Evidence
+from claims.training.evidence import Evidence, merge
 from claims.training.experiment import Experiment
 from claims.training.spec import RunResult, Score, Snapshot
 
@@ -92,28 +99,63 @@ def test_the_ladder_has_every_seed_of_the_record(pictures: dict[str, Picture]) -
 
 
 class Made:
-    """A record in which two seeds of every run came to the same."""
+    """A record in which some seeds of each run came to the same."""
 
-    def __init__(self, result: RunResult) -> None:
-        self._result = result
+    def __init__(self, result: RunResult, seeds: tuple[int, ...] = (0, 1)) -> None:
+        self._result, self._seeds = result, seeds
 
     def of(self, experiment: Experiment, label: str) -> dict[int, Evidence]:
         facts = {"date": "2026-01-31", "device": "cpu", "torch": "2.13.0"}
         return {
-            spec.seed: Evidence(spec, self._result, {}, {}, facts)
-            for spec in experiment.of(label)[:2]
+            seed: Evidence(replace(experiment.runs[label], seed=seed), self._result, {}, {}, facts)
+            for seed in self._seeds
         }
 
 
 def test_losses_are_drawn_where_the_record_has_them(whole_ledger: Ledger) -> None:
     snapshots = (Snapshot(0, None), Snapshot(100, 6.5), Snapshot(1000, 5.75))
     result = RunResult(1000, None, snapshots, 1.0, (Score(1000.0, 500),))
-    picture = training.losses(whole_ledger, Made(result))  # type: ignore[arg-type]
-    labels = [label for label in NORM_RUNS["document"].runs if label.startswith("post-norm")][:2]
+    picture = training.losses(whole_ledger, Made(result, (0, 1, 7)))  # type: ignore[arg-type]
     assert picture.svg
-    assert len(picture.rows) == 2 * 2 * 2
-    assert [*picture.rows[0]] == [labels[0], "0", "100", "6.500"]
-    assert "5.73 nats" in picture.alt
+    assert len(picture.rows) == 4 * 3 * 2  # runs, seeds, steps with a loss
+    assert [*picture.rows[0]] == ["pre-norm", "0", "100", "6.500"]
+    assert "post-norm, warmup 5.75 (n = 3)" in picture.alt
+    assert "5.76" in picture.alt
+    assert "seeds 0, 1, 7" in picture.source
+    lines = re.findall(r"stroke: var\(--series-\d\)", picture.svg)
+    assert {*lines} == {f"stroke: var(--series-{i})" for i in range(1, 6)}
+
+
+def test_without_losses_the_picture_says_so(whole_ledger: Ledger) -> None:
+    result = RunResult(1000, None, (Snapshot(0, None),), 1.0, (Score(1000.0, 500),))
+    with pytest.raises(SourceMissing, match="kept no losses"):
+        training.losses(whole_ledger, Made(result))  # type: ignore[arg-type]
+
+
+def test_the_level_of_the_frequencies_is_that_of_the_text(tiny_shakespeare: Corpus) -> None:
+    reference = Implementation(paths.REFERENCE)
+    _, ids = token_ids(
+        tiny_shakespeare, reference.Tokenizer, cache_dir(),
+        source_digest=reference.source_digest(),
+    )  # fmt: skip
+    assert round(unigram_perplexity(ids), 1) == training.FREQUENCIES
+    drawn_from, _ = split(ids)
+    counts = torch.bincount(drawn_from, minlength=1024).double() + 1
+    loss = -(counts / counts.sum()).log()[drawn_from].mean()
+    assert round(math.exp(loss), 1) == training.TRAINING_FREQUENCIES
+
+
+def test_the_record_has_every_seed_that_was_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = NORM_RUNS["document"]
+    beyond = replace(experiment.runs["post-norm"], seed=experiment.seeds + 4)
+    result = RunResult(1000, None, (Snapshot(0, None),), 1.0, (Score(1000.0, 500),))
+    runs = [Evidence(spec, result, {}, {}, {}) for spec in (beyond, replace(beyond, seed=1))]
+    merge(((f"run {run.spec.seed}", run) for run in runs), tmp_path)
+    monkeypatch.setattr(paths, "EVIDENCE", tmp_path)
+    assert [*Record().of(experiment, "post-norm")] == [1, experiment.seeds + 4]
+    assert Record().of(experiment, "pre-norm") == {}
 
 
 def test_colours_stand_out_from_the_page_and_series_differ_in_more_than_colour() -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from claims.harness.files import cache_dir
 from claims.plugins import shards
-from claims.plugins.shards import Group, balanced, whatever_the_seed
+from claims.plugins.shards import Group, balanced
 from claims.studies import durations
+from claims.training.experiment import whatever_the_seed
 from claims.training.spec import Schemas
 from claims.training.store import Listed
 from conftest import Project

@@ -12,14 +12,14 @@ import json
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import networkx as nx
 import pytest
 
 from claims.harness.mark import budget_of, runs_on
 from claims.harness.paths import FIXTURES
-from claims.training.spec import RunSpec, Schemas
+from claims.training.experiment import whatever_the_seed
 
 DURATIONS = FIXTURES / "durations.json"
 LEAST = 0.1  # seconds; durations below are not stored
@@ -98,12 +98,6 @@ def _runs(item: pytest.Item) -> dict[str, int]:
     experiment = declared.budgets[budget]
     runs = (experiment.runs[label] for label in declared.labels)
     return {whatever_the_seed(run): experiment.seeds for run in runs}
-
-
-def whatever_the_seed(run: RunSpec) -> str:
-    """What the same run has in common over seeds, base seeds and texts."""
-    data = replace(run.data, draw=0) if isinstance(run.data, Schemas) else run.data
-    return replace(run, seed=0, data=data).on("").digest()
 
 
 def balanced(groups: Sequence[Group], parts: int) -> list[list[Group]]:

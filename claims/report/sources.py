@@ -11,7 +11,7 @@ from claims.harness import paths
 from claims.harness.ledger import Ledger
 from claims.harness.provenance import provenance_path
 from claims.training.evidence import Evidence, EvidenceError, read
-from claims.training.experiment import Experiment
+from claims.training.experiment import Experiment, whatever_the_seed
 from claims.training.spec import Evaluation
 
 
@@ -20,21 +20,23 @@ class SourceMissing(Exception):
 
 
 class Record:
-    """The runs of fixtures/evidence, by specification."""
+    """The runs of fixtures/evidence."""
 
     def __init__(self) -> None:
-        self._runs: dict[str, Evidence] = {}
+        self._runs: dict[str, dict[int, Evidence]] = {}
         for path in sorted(paths.EVIDENCE.glob("*.json")):
             try:
                 evidence = read(path)
             except EvidenceError:
                 continue  # the run of the claims tells
-            self._runs.setdefault(evidence.spec.on("").digest(), evidence)
+            run = self._runs.setdefault(whatever_the_seed(evidence.spec), {})
+            run.setdefault(evidence.spec.seed, evidence)
 
     def of(self, experiment: Experiment, label: str) -> dict[int, Evidence]:
-        """The runs of one label that have been made, by seed."""
-        found = {s.seed: self._runs.get(s.on("").digest()) for s in experiment.of(label)}
-        return {seed: evidence for seed, evidence in found.items() if evidence is not None}
+        """The runs of one label, by seed: every seed that has been trained, whether or not the
+        experiment asks for it.
+        """
+        return dict(sorted(self._runs.get(whatever_the_seed(experiment.runs[label]), {}).items()))
 
 
 def perplexities(runs: dict[int, Evidence], evaluation: Evaluation) -> dict[int, float]:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from claims.experiments.registry import EXPERIMENTS
 from claims.harness.files import cache_dir, write_whole
-from claims.plugins.shards import DURATIONS, LEAST, whatever_the_seed
+from claims.plugins.shards import DURATIONS, LEAST
+from claims.training.experiment import whatever_the_seed
 from claims.training.spec import RunSpec
 from claims.training.store import listed
 

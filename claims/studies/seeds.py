@@ -16,7 +16,7 @@ import argparse
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +33,7 @@ from claims.harness.provenance import commit
 from claims.studies.markdown import table
 from claims.training import sealed
 from claims.training.evidence import EvidenceError, read
-from claims.training.experiment import Budgets
+from claims.training.experiment import Budgets, whatever_the_seed
 from claims.training.spec import Evaluation, RunResult, RunSpec, Score
 from claims.training.store import RESULT, SCORES, listed
 
@@ -144,7 +144,7 @@ def _by_run(found: Iterable[Found]) -> Values:
         asked = [e for e in spec.evaluations if e.split == "held out" and e in scores]
         if not asked:
             continue
-        run, perplexity = _whatever_the_seed(spec), scores[asked[0]].perplexity
+        run, perplexity = whatever_the_seed(spec), scores[asked[0]].perplexity
         known = values.setdefault(run, {}).setdefault(spec.seed, perplexity)
         if not math.isclose(known, perplexity, rel_tol=1e-6):
             doubtful.add((run, spec.seed))
@@ -153,16 +153,12 @@ def _by_run(found: Iterable[Found]) -> Values:
     return values
 
 
-def _whatever_the_seed(spec: RunSpec) -> str:
-    return replace(spec, seed=0).on("").digest()
-
-
 def _row(order: Order, budget: str, values: Values) -> dict[str, object] | None:
     runs = order.runs[budget].runs if budget in order.runs else {}
     if order.better not in runs or order.worse not in runs:
         return None
     better, worse = (
-        values.get(_whatever_the_seed(runs[label]), {}) for label in (order.better, order.worse)
+        values.get(whatever_the_seed(runs[label]), {}) for label in (order.better, order.worse)
     )
     seeds = sorted(set(better) & set(worse))
     if not seeds:

@@ -45,6 +45,8 @@ HELD_OUT = Evaluation(128)
 # The add-one estimate of the tokens' frequencies on the held-out split (the ledger's reading of
 # postnorm-nowarmup-308).
 FREQUENCIES, OF_FREQUENCIES = 306.6, "frequencies of the tokens"
+# The same estimate on the training split itself.
+TRAINING_FREQUENCIES = 316.6
 PRINTED: dict[str, Any] = {
     "marker": "D", "markerfacecolor": "none", "markeredgecolor": INK, "markersize": 7,
     "linestyle": "none", "label": "printed",
@@ -215,38 +217,46 @@ def warmup(ledger: Ledger, record: Record) -> Picture:
 
 
 def losses(ledger: Ledger, record: Record) -> Picture:
-    """Training losses of twelve post-norm blocks by step, with and without warmup."""
-    labels = ("post-norm", "post-norm, warmup")
+    """Training losses of twelve blocks by step, with and without warmup."""
+    labels = ("pre-norm", "pre-norm, warmup", "post-norm", "post-norm, warmup")
     runs = {label: record.of(NORM_RUNS["document"], label) for label in labels}
     curves = {
-        (label, seed): [(s.step, s.loss) for s in run.result.snapshots if s.loss is not None]
-        for label, of in runs.items() for seed, run in of.items()
+        (label, seed): curve for label, of in runs.items() for seed, run in of.items()
+        if (curve := [(s.step, s.loss) for s in run.result.snapshots if s.loss is not None])
     }  # fmt: skip
-    curves = {key: curve for key, curve in curves.items() if curve}
     if not curves:
         raise SourceMissing(
             "The record has where the twelve blocks end, and not their losses by step: it kept no "
             "losses of these runs. Runs that are made from now on keep them."
         )
-    figure, [axes] = canvas(5.6, 3.4)
+    figure, [axes] = canvas(6.4, 3.6)
     for (label, _), curve in curves.items():
         i = labels.index(label)
-        axes.plot(*zip(*curve, strict=True), color=SERIES[i], linestyle=LINES[i], label=label)
-    level = math.log(FREQUENCIES)
-    axes.axhline(level, color=SERIES[4], linestyle=LINES[3], label=OF_FREQUENCIES)
+        axes.plot(
+            *zip(*curve, strict=True), color=SERIES[i], linestyle=LINES[i], marker=MARKERS[i],
+            markersize=3, label=label,
+        )  # fmt: skip
+    level = math.log(TRAINING_FREQUENCIES)
+    axes.axhline(level, color=SERIES[4], linestyle=LINES[4], label=OF_FREQUENCIES)
     _legend_once(axes)
     axes.set_xlabel("step")
     axes.set_ylabel("training loss, nats")
+    ends = {
+        label: [curve[-1][1] for (of, _), curve in curves.items() if of == label]
+        for label in dict.fromkeys(label for label, _ in curves)
+    }
+    said = "; ".join(f"{of} {mean(e):.2f} (n = {len(e)})" for of, e in ends.items())
     return Picture(
-        "losses", "Losses of twelve post-norm blocks",
-        alt="Training loss over steps, one line for each seed, with the level of the tokens' "
-        f"frequencies, {level:.2f} nats.",
+        "losses", "Losses of twelve blocks with and without warmup",
+        alt="Training loss over steps, each value a mean over the steps before it, one line for "
+        f"each seed. The last values: {said}. The frequencies of the training split's tokens "
+        f"alone give {level:.2f}.",
         header=["run", "seed", "step", "loss"],
         rows=[
             [label, str(seed), str(step), f"{loss:.3f}"]
             for (label, seed), curve in curves.items() for step, loss in curve
         ],
-        source=provenance_of_runs(run for of in runs.values() for run in of.values()),
+        source=provenance_of_runs(runs[label][seed] for label, seed in curves),
         svg=drawn(figure, "losses"),
     )  # fmt: skip
 
