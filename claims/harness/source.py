@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
+from claims.harness import paths
+
 # Imported by the reference itself: torch's version is part of every key, and regex only splits.
 OWN_DISTRIBUTIONS = {"torch", "regex"}
 
@@ -25,15 +27,28 @@ def digest(module: ModuleType) -> str:
     development, and the version of an installed distribution.
     """
     assert module.__file__ is not None
-    file = Path(module.__file__)
-    files = sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]
-    lines = [f"{path.relative_to(file.parent)}\0{_code(path)}\0" for path in files]
-    text = "".join((*lines, *_elsewhere(module.__name__, files)))
+    folder = Path(module.__file__).parent
+    lines = [f"{path.relative_to(folder)}\0{_code(path)}\0" for path in _own(module)]
+    neighbours, versions = elsewhere(module)
+    lines += [f"{name}\0{_code(path)}\0" for name, path in sorted(neighbours.items())]
+    text = "".join((*lines, *(f"{version}\0" for version in sorted(versions))))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _elsewhere(package: str, files: list[Path]) -> list[str]:
-    """The code of neighbours that are imported, directly or by one another; then versions."""
+def _own(module: ModuleType) -> list[Path]:
+    """The Python files of a package; the one of a module."""
+    assert module.__file__ is not None
+    file = Path(module.__file__)
+    return sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]
+
+
+def elsewhere(module: ModuleType) -> tuple[dict[str, Path], set[str]]:
+    """What a package imports that is not its own, directly or by one another.
+
+    Returns:
+        The files of neighbours by their dotted names, and installed distributions as "name==1.2".
+    """
+    package, files = module.__name__, _own(module)
     neighbours: dict[str, Path] = {}
     versions: set[str] = set()
     unread = [(path, _module_of(path, package, files[0])) for path in files]
@@ -45,13 +60,12 @@ def _elsewhere(package: str, files: list[Path]) -> list[str]:
             if found is None or found.resolve() in known:
                 continue
             known.add(found.resolve())
-            if _installed(found):
+            if _installed(found) and not _of_this_project(found):
                 versions.update(_versions(imported.partition(".")[0]))
             else:
                 neighbours[imported] = found
                 unread.append((found, imported))
-    code = [f"{name}\0{_code(path)}\0" for name, path in sorted(neighbours.items())]
-    return code + sorted(versions)
+    return neighbours, versions
 
 
 def _module_of(path: Path, package: str, first: Path) -> str:
@@ -124,6 +138,11 @@ def _installed(file: Path) -> bool:
     )
 
 
+def _of_this_project(file: Path) -> bool:
+    """The reference is code under development, also where it is installed."""
+    return file.is_relative_to(paths.ROOT / "transformer")
+
+
 @cache
 def _distributions() -> dict[str, list[str]]:
     return dict(metadata.packages_distributions())
@@ -132,7 +151,7 @@ def _distributions() -> dict[str, list[str]]:
 def _versions(top: str) -> Iterator[str]:
     for name in _distributions().get(top, []):
         if re.sub(r"[-_.]+", "-", name).lower() not in OWN_DISTRIBUTIONS:
-            yield f"{name}=={metadata.version(name)}\0"
+            yield f"{name}=={metadata.version(name)}"
 
 
 def _code(path: Path) -> str:

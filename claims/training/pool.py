@@ -106,42 +106,56 @@ def do_all(
     specs: Sequence[RunSpec], place: Place, ids: Tensor | None, workers: int, report: Report
 ) -> Done:
     """Train what is missing of `specs`, each in a process with one thread."""
-    done = Done()
-    # When a worker dies, the pool gives up every run that it has. Each is then tried alone, so that
-    # the one that kills its process is told from its neighbours.
-    for spec in _pooled(specs, place, ids, workers, report, done):
-        if _pooled([spec], place, ids, 1, report, done):
-            done.outcomes[spec.digest()] = Failure(
-                f"{name_of(spec)} cannot be trained: its process died, twice. Most often the "
-                "system has ended it for want of memory"
-            )
-            report(spec, spec.steps, None)
-    return done
+    with Pool(place, ids, workers) as pool:
+        return pool.do_all(specs, report)
 
 
-def _pooled(
-    specs: Sequence[RunSpec], place: Place, ids: Tensor | None, workers: int, report: Report,
-    into: Done,
-) -> list[RunSpec]:
-    """Do the runs in a pool of processes; returns those that a dying process took with it."""
-    lost: list[RunSpec] = []
-    context = get_context("spawn")
-    messages = context.Queue()
-    settings = (place, None if ids is None else ids.numpy(), messages)
-    with ProcessPoolExecutor(
-        workers, mp_context=context, initializer=_begin, initargs=settings
-    ) as pool:
+class Pool:
+    """Processes of one thread each, which train one run after another until the pool is closed.
+
+    A process is started when a run finds none idle: it needs seconds to import torch.
+    """
+
+    def __init__(self, place: Place, ids: Tensor | None, workers: int) -> None:
+        """`ids` are the tokens (N,) of the text for runs on text."""
+        self._settings = place, None if ids is None else ids.numpy()
+        self._workers = workers
+        self._executor: ProcessPoolExecutor | None = None
+        self._messages: Any = None
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._executor is not None:
+            self._executor.shutdown()
+            self._executor = None
+
+    def do_all(self, specs: Sequence[RunSpec], report: Report) -> Done:
+        """Train what is missing of `specs`."""
+        done = Done()
+        retry_alone(specs, lambda some: self._do(some, report, done), done, report)
+        return done
+
+    def _do(self, specs: Sequence[RunSpec], report: Report, into: Done) -> list[RunSpec]:
+        """Returns the runs that a dying process took with it."""
+        lost: list[RunSpec] = []
+        pending: dict[Future[Any], RunSpec] = {}
         try:
-            pending: dict[Future[Any], RunSpec] = {}
             for spec in specs:
                 try:
-                    pending[pool.submit(_one, spec)] = spec
+                    pending[self._started().submit(_one, spec)] = spec
                 except BrokenProcessPool:
                     lost.append(spec)
             while pending:
                 ended, _ = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
-                for message in _drained(messages):
-                    report(*message)
+                running = {spec.digest() for spec in pending.values()}
+                for spec, *seen in _drained(self._messages):
+                    if spec.digest() in running:  # the last of an earlier run may come late
+                        report(spec, *seen)
                 for future in ended:
                     spec = pending.pop(future)
                     try:
@@ -156,11 +170,44 @@ def _pooled(
                     report(spec, spec.steps, None)
         except BaseException:
             # Ctrl-C must not wait for the runs in progress; the pool has no public way to end them.
-            for process in list((pool._processes or {}).values()):
+            executor = self._started()
+            for process in list((executor._processes or {}).values()):
                 process.terminate()
-            pool.shutdown(cancel_futures=True)
+            executor.shutdown(cancel_futures=True)
+            self._executor = None
             raise
-    return lost
+        if lost:
+            self.close()  # it takes no more runs
+        return lost
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._executor is None:
+            context = get_context("spawn")
+            # With each executor: a process that was killed may hold the lock of the queue.
+            self._messages = context.Queue()
+            self._executor = ProcessPoolExecutor(
+                self._workers, mp_context=context, initializer=_begin,
+                initargs=(*self._settings, self._messages),
+            )
+        return self._executor
+
+
+def retry_alone(
+    specs: Sequence[RunSpec], do: Callable[[Sequence[RunSpec]], list[RunSpec]], done: Done,
+    report: Report,
+) -> None:
+    """`do` the runs; it returns those that were lost with their processes.
+
+    A process that dies may take other runs with it. Each is then tried alone, so that the one that
+    kills its process is told from its neighbours.
+    """
+    for spec in do(specs):
+        if do([spec]):
+            done.outcomes[spec.digest()] = Failure(
+                f"{name_of(spec)} cannot be trained: its process died each time. Most often the "
+                "system has ended it for want of memory"
+            )
+            report(spec, spec.steps, None)
 
 
 def do_here(
@@ -175,7 +222,7 @@ def do_here(
             if spec.digest() in outcomes:
                 continue
             try:
-                outcomes[spec.digest()] = _outcome(implementation, spec, store, ids, wait=patient)
+                outcomes[spec.digest()] = outcome_of(implementation, spec, store, ids, wait=patient)
             except Busy:
                 continue
     unstored = {s.digest(): kept for s in specs if (kept := store.unstored(s)) is not None}
@@ -212,13 +259,13 @@ def _one(spec: RunSpec) -> tuple[Outcome, tuple[RunResult, bytes] | None, list[s
     def report(step: int, loss: float) -> None:
         _worker["messages"].put((spec, step, loss))
 
-    outcome = _outcome(_worker["implementation"], spec, store, _worker["ids"], report=report)
+    outcome = outcome_of(_worker["implementation"], spec, store, _worker["ids"], report=report)
     kept = store.unstored(spec)
     # As bytes: tensors would be handed over in shared memory, which lives as long as this process.
     return outcome, None if kept is None else (kept[0], dump(kept[1])), store.faults
 
 
-def _outcome(
+def outcome_of(
     implementation: Implementation, spec: RunSpec, store: RunStore, ids: Tensor | None,
     report: Callable[[int, float], None] = lambda step, loss: None, wait: bool = True,
 ) -> Outcome:

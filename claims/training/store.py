@@ -116,12 +116,17 @@ class RunStore:
 
     # ---- what is put there ---------------------------------------------------------------------
 
-    def keep(self, spec: RunSpec, result: RunResult, weights: Weights) -> None:
-        """Keep a trained run; in memory where the folder does not take it."""
+    def keep(
+        self, spec: RunSpec, result: RunResult, weights: Weights,
+        made: dict[str, Any] | None = None,
+    ) -> None:
+        """Keep a trained run; in memory where the folder does not take it.
+
+        `made` has the facts of the machine on which it was trained, by default of this one.
+        """
         facts = {
             "spec": spec.to_json(), "result": result.to_json(), "torch": torch.__version__,
-            "device": self.device, "machine": platform.machine(),
-            "threads": torch.get_num_threads(),
+            "device": self.device, **(made or made_here()),
             "finished": datetime.now(UTC).isoformat("T", "seconds"),
         }
         entry = self.entry(spec)
@@ -201,6 +206,11 @@ class RunStore:
     def _fault(self, sentence: str) -> None:
         if sentence not in self.faults:
             self.faults.append(sentence)
+
+
+def made_here() -> dict[str, Any]:
+    """The facts of this machine that are kept with a run."""
+    return {"machine": platform.machine(), "threads": torch.get_num_threads()}
 
 
 @dataclass(frozen=True)
