@@ -6,6 +6,7 @@ Run with `--documents DIR`; without it every test here is skipped.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -52,6 +53,25 @@ def test_no_false_alarm(originals: list[Translation], chapter: Inventory) -> Non
     assert findings(originals, chapter) == []
     for alone in originals:
         assert findings([alone], chapter) == []
+
+
+# Nothing but what is printed: a power of ten is two or three of these, ¹⁴ is two.
+NUMERAL = regex.compile(r"[⁰¹²³⁴⁵⁶⁷⁸⁹]|[0-9]+(?:[.,][0-9]+)*(?:e[-+]?[0-9]+)?")
+
+
+def test_every_numeral_belongs_to_a_figure(
+    originals: list[Translation], chapter: Inventory
+) -> None:
+    """None of the 401 is overlooked by the list, which counts what is one number as one figure."""
+    assert sum(map(len, chapter.figures.values())) == 393
+    for translation in originals:
+        paired = pair(translation, chapter)
+        of_figures = Counter(
+            numeral for row in paired.figures.values() for figure in row
+            for numeral in NUMERAL.findall(figure.printed)
+        )  # fmt: skip
+        assert of_figures.total() == 401
+        assert of_figures == Counter(NUMERAL.findall("\n".join(translation.lines)))
 
 
 def each_number(lines: list[str], change: Callable[[str], str]) -> Iterator[Planted]:
