@@ -191,6 +191,22 @@ def test_markdown_has_the_counts_the_failures_and_the_command() -> None:
     assert len({line.count("|") for line in rows}) == 1
 
 
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ("    check(3, exact(4))\nE     3 is not 4\nE       by 1\nfile.py:7", "3 is not 4 by 1"),
+        ("x" * 1000 + "the end", "x" * 593 + "the end"),
+        ("E   " + "y" * 1000, "y" * 600 + " ..."),
+        ("", ""),
+    ],
+)
+def test_markdown_shows_what_a_failure_says_and_not_its_source(message: str, says: str) -> None:
+    data = results(run("red", "failed", message=message))
+    text = markdown(merge([of_data(data, "f")], KNOWN), LINKS)
+    link = f"{LINKS.base}/claims/test_02_average.py#L7"
+    assert (f"({link}): {says}\n" in text) if message else link not in text
+
+
 def test_markdown_that_is_too_long_ends_in_words() -> None:
     runs = [run(f"c{i}", "failed", message="m" * 600) for i in range(200)]
     text = markdown(merge([of_data(results(*runs), "f")], ledger()), LINKS)

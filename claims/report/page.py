@@ -37,6 +37,7 @@ MEANINGS = {
     "background": "history, or a reference: nothing to measure",
 }
 LONGEST_HEADLINE = 120  # characters
+LONGEST_EXCERPT = 600  # of a failure's message, in Markdown
 # In a pull request's comment, which may have 65,536 characters.
 LONGEST_MARKDOWN = 60_000
 
@@ -76,7 +77,7 @@ def html(merged: Merged, pictures: Sequence[Picture], links: Links) -> str:
 def markdown(merged: Merged, links: Links) -> str:
     """For a pull request's comment, or the summary of a CI job."""
     environment = _environment(autoescape=False)
-    environment.filters["md"] = in_markdown
+    environment.filters |= {"md": in_markdown, "in_short": in_short}
     text = environment.get_template("report.md.j2").render(**_context(merged, links))
     if len(text) > LONGEST_MARKDOWN:
         text = text[:LONGEST_MARKDOWN].rsplit("\n", 1)[0]
@@ -88,6 +89,13 @@ def in_markdown(text: object) -> str:
     """Text that Markdown and HTML leave alone, on one line that other text begins."""
     escaped = re.sub(r"([\\`*_\[\]|~>])", r"\\\1", " ".join(str(text).split()))
     return escaped.replace("&", "&amp;").replace("<", "&lt;")
+
+
+def in_short(message: str) -> str:
+    """What pytest says of a failure, without the source: the lines that it marks, or the end."""
+    marked = re.findall(r"^E\s+(.+)$", message, re.MULTILINE)
+    text = "\n".join(marked) or message[-LONGEST_EXCERPT:]
+    return text if len(text) <= LONGEST_EXCERPT else f"{text[:LONGEST_EXCERPT]} ..."
 
 
 def _environment(*, autoescape: bool) -> Environment:
