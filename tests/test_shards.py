@@ -24,7 +24,7 @@ from claims.training.experiment import Experiment
 from small_runs import SPEC
 
 LONGER = {"b": replace(SPEC, steps=5), "c": replace(SPEC, steps=9)}
-RUNS = {"ci": Experiment({"a": SPEC, **LONGER}, seeds=2)}
+RUNS = {"ci": Experiment({"a": SPEC, **LONGER}, seeds=5, earlier=(3,))}
 
 @claim("first")
 @trains(RUNS, "a")
@@ -77,10 +77,10 @@ def test_parts_cover_the_selection_once_and_keep_shared_runs_together(
     for name in ("first", "second", "third", "alone"):
         project.entry(name, kind="training", verdict="holds")
     project.test(CLAIMS)
-    for n in range(4):
+    for n in range(8):
         project.entry(f"plain{n}").test(PLAIN.format(n))
     stored = tmp_path / "durations.json"
-    tests = {f"claims/test_02_average.py::test_plain{n}": 1.0 for n in range(4)}
+    tests = {f"claims/test_02_average.py::test_plain{n}": 1.0 for n in range(8)}
     stored.write_text(json.dumps({"tests": tests, "runs": {whatever_the_seed(SPEC): 2.0}}))
     monkeypatch.setattr(shards, "DURATIONS", stored)
     options = ["-p", "claims.plugins.corpus", "-p", "claims.plugins.training"]
@@ -89,10 +89,11 @@ def test_parts_cover_the_selection_once_and_keep_shared_runs_together(
     for part in (1, 2):
         lines = project.run(*options, "--shard", f"{part}/2").outlines
         parts.append({line.rpartition("::")[2] for line in lines if "::" in line})
-    # Two runs of two seconds over two seeds are together; a third one, and four seconds beside.
+    # Two runs of two seconds over the three seeds of the first look are together; a third one, and
+    # eight seconds, beside.
     assert parts == [
-        {"test_first[ci]", "test_second[ci]", "test_third[ci]"},
-        {"test_alone[ci]", "test_plain0", "test_plain1", "test_plain2", "test_plain3"},
+        {"test_first[ci]", "test_second[ci]", "test_third[ci]", "test_plain7"},
+        {"test_alone[ci]", *(f"test_plain{n}" for n in range(7))},
     ]
 
 

@@ -91,13 +91,15 @@ def together(
 
 
 def _runs(item: pytest.Item) -> dict[str, int]:
-    """The runs that an item trains, and over how many seeds."""
+    """The runs that an item trains, and over how many seeds: those of the first look, after which
+    most claims are decided.
+    """
     declared, budget = runs_on(item), budget_of(item)
     if declared is None or budget is None or item.get_closest_marker("recorded"):
         return {}
     experiment = declared.budgets[budget]
     runs = (experiment.runs[label] for label in declared.labels)
-    return {whatever_the_seed(run): experiment.seeds for run in runs}
+    return {whatever_the_seed(run): experiment.looks[0] for run in runs}
 
 
 def balanced(groups: Sequence[Group], parts: int) -> list[list[Group]]:
