@@ -18,6 +18,10 @@ def double(x: int = 1) -> int:
 
 def check_positive(x: int) -> bool:
     return x > 0
+
+
+@overload
+def triple(x: int = 1) -> int: ...
 '''
 
 
@@ -34,7 +38,7 @@ def test_numbers_and_operators_change_and_refusals_do_not(tmp_path: Path) -> Non
     assert all(SOURCE.count("\n") == text.count("\n") for text in texts)
 
 
-def test_a_folder_that_is_not_there_and_a_bad_share_are_named(
+def test_what_cannot_be_mutated_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from claims.studies.mutation import main
@@ -42,6 +46,7 @@ def test_a_folder_that_is_not_there_and_a_bad_share_are_named(
     for arguments, said in (
         ([str(tmp_path / "none")], "none is no folder; give one that exists"),
         ([str(tmp_path), "--every", "0"], "--every 0: give 1 for all mutants"),
+        ([str(tmp_path), "--files", "blocks.py"], "--files blocks.py: transformer/ has __init"),
     ):
         with pytest.raises(SystemExit):
             main(arguments)

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from claims.harness.diagnosis import FOLDER, known
-from claims.harness.stash import CORPUS_LINE
+from claims.harness.ledger import Entry, Ledger
+from claims.harness.stash import CORPUS_LINE, LEDGER
 from claims.studies import fingerprints as study
 from claims.studies import variants
 from claims.studies.variants import REFERENCE, Variant
@@ -58,8 +59,8 @@ def test_another_text_of_a_file_is_another_package() -> None:
 # ---- a fork --------------------------------------------------------------------------------------
 
 
-def end(code: Callable[[], None], folder: Path) -> str:
-    return variants._forked(code, folder / "errors")
+def end(code: Callable[[], None], folder: Path, limit: float = 60.0) -> str:
+    return variants._forked(code, folder / "errors", limit)
 
 
 def test_a_fork_that_ends_well_says_nothing(tmp_path: Path, capfd: Any) -> None:
@@ -79,12 +80,9 @@ def test_a_fork_that_raises_says_what(tmp_path: Path) -> None:
     assert end(fail, tmp_path).endswith("RuntimeError: no such package\n")
 
 
-def test_a_fork_that_does_not_end_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(variants, "LIMIT", 0.2)
+def test_a_fork_that_does_not_end_is_ended(tmp_path: Path) -> None:
     began = time.monotonic()
-    assert end(lambda: time.sleep(60), tmp_path) == "not done after 0.2 s"
+    assert end(lambda: time.sleep(60), tmp_path, limit=0.2) == "not done after 0.2 s"
     assert time.monotonic() - began < 30
 
 
@@ -155,16 +153,20 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "new: bool = False", "new: 'feed_forward: bool = False'"
     )
     (tmp_path / "mistakes.yaml").write_text(text)
+    modules = {"one": "test_09_dropout", "two": "test_10_quadratic_cost"}
+    ledger = Ledger((), {name: Entry(name, "", "", "", "", subject=modules[name][5:])
+                         for name in modules})
     config = SimpleNamespace(
-        getoption=lambda name: "17", stash={CORPUS_LINE: "Tiny Shakespeare, from /a/place"}
+        getoption=lambda name: "17",
+        stash={CORPUS_LINE: "Tiny Shakespeare, from /a/place", LEDGER: ledger},
     )
 
-    def broken(variant: Variant, _: object) -> list[str]:
+    def broken(variant: Variant, *_: object) -> list[str]:
         return BREAKS[variant.name.removeprefix("with_")]
 
     monkeypatch.setattr(study, "_broken", broken)
     session = SimpleNamespace(config=config, items_for=lambda variant: variant.name)
-    monkeypatch.setattr(study, "collected", lambda work, do: do(session))
+    monkeypatch.setattr(study, "collected", lambda work, do, tests: do(session))
     return tmp_path
 
 
@@ -187,13 +189,65 @@ def test_the_command_writes_what_broke_and_names_what_no_claim_notices(
 
 
 @pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        (["--mistakes", "right"], [("right", "one")]),
+        (["--tests", "claims/test_09_dropout.py"], [("right", "one"), ("right", "two")]),
+    ],
+    ids=["mistakes", "tests"],
+)
+def test_what_is_not_measured_anew_stays(
+    options: list[str], left: list[tuple[str, str]], measured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study.main([str(measured)])
+    (measured / "outside.csv").write_text("mistake,claim\n")
+    monkeypatch.setitem(BREAKS, "right", ["one"])
+    monkeypatch.setitem(BREAKS, "left", [])
+    study.main([str(measured), *options])
+    of_right = [row for row in rows(measured / "fingerprints.csv") if row[0] == "right"]
+    assert of_right == left
+    again = json.loads((measured / "provenance.json").read_text())["measured anew"]
+    assert [set(each) >= {"mistakes", "tests", "made", "machine"} for each in again] == [True]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--mistakes", "middle"], "--mistakes middle: "),
+        (["--tests", "claims/test_14.py"], "--tests claims/test_14.py: no such file"),
+        (["--mistakes", "left"], "no fingerprints.csv to keep rows of; measure all of it first"),
+    ],
+    ids=["no such mistake", "no such test", "nothing to keep"],
+)
+def test_a_part_that_cannot_be_measured_is_one_sentence(
+    options: list[str], sentence: str, measured: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        study.main([str(measured), *options])
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_claim_that_takes_seconds_is_tried_where_the_mistake_names_it() -> None:
+    def item(name: str) -> Any:
+        return SimpleNamespace(
+            nodeid=name, iter_markers=lambda _: [SimpleNamespace(args=(name,), kwargs={})]
+        )
+
+    quick, slow, slower = item("quick"), item("gradnorm-pre"), item("gradnorm-post")
+    session = SimpleNamespace(items_for=lambda _: [quick, slow, slower])
+    tried = study.items_of(Variant("copy", "block.py", ""), ["gradnorm-pre"], session)
+    assert tried == [quick, slow]
+
+
+@pytest.mark.parametrize(
     ("text", "sentence"),
     [
         (FOUR.replace("block.py", "a.py"), "mistake left: a.py does not exist"),
-        ("- {name: left}\n", "must be a list, with name, says, file, old, new in each entry"),
-        ("left: {\n", "must be a list, with name, says, file, old, new in each entry"),
+        ("- {name: left}\n", "must be a list, with name, says, file, old, new, also in each entry"),
+        (FOUR.replace("file:", "also: [one], file:"), "`also` has one; it may have divided-init"),
+        ("left: {\n", "must be a list, with name, says, file, old, new, also in each entry"),
     ],
-    ids=["a missing file", "half an entry", "no YAML"],
+    ids=["a missing file", "half an entry", "a quick claim", "no YAML"],
 )
 def test_a_mistake_that_cannot_be_made_is_one_sentence_and_keeps_the_old_table(
     text: str, sentence: str, measured: Path, capsys: pytest.CaptureFixture[str]

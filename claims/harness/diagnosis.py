@@ -37,13 +37,17 @@ ALIKE = 1.0
 
 @dataclass(frozen=True)
 class Mistake:
-    """A line that occurs once in a file of `transformer/`, and the mistake that replaces it."""
+    """A line that occurs once in a file of `transformer/`, and the mistake that replaces it.
+
+    also    claims that take seconds, and are tried on this mistake all the same
+    """
 
     name: str
     says: str
     file: str
     old: str
     new: str
+    also: Sequence[str] = ()
 
     def made_in(self, package: Path) -> str:
         """The file's text with the mistake.

@@ -12,8 +12,13 @@ provenance.json     with what it was measured
 
 A claim breaks by a measured disagreement; a test that crashed does not count. What was measured is
 kept in the user cache, so that a run that was stopped goes on, and a change of a claim measures its
-module anew. Claims that take seconds are left out. A mistake that no claim notices is named, and
-the command then ends with status 1.
+module anew. Claims that take seconds are tried on the mistakes alone that name them (`also`). A
+mistake that no claim notices is named, and the command then ends with status 1.
+
+    python -m claims.studies.fingerprints fixtures/implementations --mistakes mask-of-zeros
+    python -m claims.studies.fingerprints fixtures/implementations --tests claims/test_09_dropout.py
+
+measure these mistakes or these tests alone, and leave the other rows as they are.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ import io
 import json
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -34,9 +39,11 @@ import pytest
 from rich.progress import track
 
 from claims.harness import machine
-from claims.harness.diagnosis import Mistake, mistakes
+from claims.harness.diagnosis import Mistake, fingerprints, mistakes
 from claims.harness.files import cache_dir, write_whole
+from claims.harness.ledger import Ledger
 from claims.harness.mark import claim_id
+from claims.harness.paths import ROOT
 from claims.harness.stash import CORPUS_LINE, LEDGER
 from claims.studies.variants import (
     CHOICE,
@@ -63,21 +70,50 @@ SLOW = frozenset({
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m claims.studies.fingerprints")
     parser.add_argument("folder", type=Path, help="has mistakes.yaml; where to write")
-    folder = parser.parse_args(arguments).folder
+    parser.add_argument("--mistakes", nargs="+", metavar="NAME", help="these alone")
+    parser.add_argument("--tests", nargs="+", metavar="FILE", help="claims of these alone")
+    options = parser.parse_args(arguments)
+    folder = options.folder
     if not (folder / "mistakes.yaml").is_file():
         parser.error(f"{folder} has no mistakes.yaml; give fixtures/implementations")
     try:
         lists = {name: mistakes(folder / name) for name in LISTS if (folder / name).exists()}
-        made = {each.name: made_in_a_copy(each) for found in lists.values() for each in found}
+        for found in lists.values():
+            _demand_slow_claims(found)
+        made = {
+            each.name: (made_in_a_copy(each), each.also)
+            for found in lists.values() for each in found
+        }
     except ValueError as error:
         parser.error(str(error))
+    for name in options.mistakes or ():
+        if name not in made:
+            parser.error(f"--mistakes {name}: {folder} has no mistake of that name")
+    tests = [Path(name) for name in options.tests or ()]
+    for test in tests:
+        if not (ROOT / test).is_file():
+            parser.error(f"--tests {test}: no such file in this project")
+    if partly := bool(options.mistakes or tests):
+        for name in (*LISTS.values(), "provenance.json"):
+            if not (folder / name).is_file():
+                parser.error(f"{folder} has no {name} to keep rows of; measure all of it first")
+    chosen = {name: made[name] for name in options.mistakes or made}
     measured = Measured()
     with tempfile.TemporaryDirectory() as work:
-        collected(Path(work), partial(measured.measure, made))
+        collected(Path(work), partial(measured.measure, chosen), options.tests or ("claims",))
+    facts = measured.facts
+    if partly:
+        before = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
+        part = {"mistakes": options.mistakes or "all", "tests": options.tests or "all"}
+        part |= {"made": facts["made"], "machine": facts["machine"]}
+        facts = before | {"measured anew": [*before.get("measured anew", ()), part]}
+        stems = {test.stem for test in tests}
+        for name in LISTS.values():
+            _keep(measured, fingerprints(folder / name), stems)
     for name, found in lists.items():
         _write(folder / LISTS[name], found, measured.broken)
-    write_whole(folder / "provenance.json", json.dumps(measured.facts, indent=2) + "\n")
-    unnoticed = [m.name for m in lists["mistakes.yaml"] if not measured.broken[m.name]]
+    write_whole(folder / "provenance.json", json.dumps(facts, indent=2) + "\n")
+    unnoticed = [m.name for m in lists["mistakes.yaml"] if not measured.broken.get(m.name)]
     for name in unnoticed:
         print(f"no claim notices {name}", file=sys.stderr)
     return 1 if unnoticed else 0
@@ -87,6 +123,29 @@ def made_in_a_copy(mistake: Mistake) -> Variant:
     """`transformer/` with the mistake. Raises ValueError when the line to change is not there."""
     source = mistake.made_in(REFERENCE)
     return Variant("with_" + mistake.name.replace("-", "_"), mistake.file, source)
+
+
+def _demand_slow_claims(made: Iterable[Mistake]) -> None:
+    """Raise ValueError where a mistake names a claim that does not take seconds, or is none."""
+    for mistake in made:
+        if unknown := sorted({*mistake.also} - SLOW):
+            known = ", ".join(sorted(SLOW))
+            raise ValueError(
+                f"mistake {mistake.name}: `also` has {', '.join(unknown)}; it may have {known}"
+            )
+
+
+def _keep(measured: Measured, before: Mapping[str, set[str]], stems: Collection[str]) -> None:
+    """Take over what was not measured anew: other mistakes, and claims of other test modules."""
+    order = list(measured.ledger.entries)
+    for name, claims in before.items():
+        again = name in measured.broken
+        kept = {
+            claim for claim in claims
+            if claim in measured.ledger
+            and not (again and (not stems or measured.ledger[claim].module in stems))
+        }
+        measured.broken[name] = sorted(kept.union(measured.broken.get(name, ())), key=order.index)
 
 
 def _write(path: Path, found: Iterable[Mistake], broken: Mapping[str, list[str]]) -> None:
@@ -99,15 +158,21 @@ def _write(path: Path, found: Iterable[Mistake], broken: Mapping[str, list[str]]
 class Measured:
     """Mistake -> the claims that it breaks, in the ledger's order."""
 
+    ledger: Ledger
+
     def __init__(self) -> None:
         self.broken: dict[str, list[str]] = {}
         self.facts: dict[str, Any] = {}
 
-    def measure(self, made: Mapping[str, Variant], session: Session) -> None:
+    def measure(
+        self, made: Mapping[str, tuple[Variant, Collection[str]]], session: Session
+    ) -> None:
+        """`made` has each mistake's copy, and the claims that take seconds and are tried on it."""
+        self.ledger = session.config.stash[LEDGER]
         # The quick ones first: a run that is stopped has measured many.
-        quick_first = sorted(made.items(), key=lambda item: len(session.items_for(item[1])))
-        for name, variant in track(quick_first, "mistakes"):
-            self.broken[name] = _broken(variant, session)
+        quick_first = sorted(made.items(), key=lambda item: len(session.items_for(item[1][0])))
+        for name, (variant, also) in track(quick_first, "mistakes"):
+            self.broken[name] = _broken(variant, also, session)
         option = session.config.getoption
         self.facts = {
             "command": f'pytest claims -m "{CHOICE}" --implementation <copy with the mistake>',
@@ -120,18 +185,24 @@ class Measured:
         }
 
 
-def _broken(variant: Variant, session: Session) -> list[str]:
-    items = [item for item in session.items_for(variant) if claim_id(item) not in SLOW]
-    outcomes = outcomes_of(variant, items, session)
+def _broken(variant: Variant, also: Collection[str], session: Session) -> list[str]:
+    outcomes = outcomes_of(variant, items_of(variant, also, session), session)
     ledger = session.config.stash[LEDGER]
     return [claim for claim in ledger.entries if outcomes.get(claim) == "failed"]
+
+
+def items_of(variant: Variant, also: Collection[str], session: Session) -> list[pytest.Item]:
+    """The claims that are tried on a variant: of those that take seconds `also` alone."""
+    left_out = SLOW.difference(also)
+    return [item for item in session.items_for(variant) if claim_id(item) not in left_out]
 
 
 def outcomes_of(
     variant: Variant, items: Sequence[pytest.Item], session: Session
 ) -> Mapping[str, str]:
     """Claim -> outcome. What is stored of a test module is not run again."""
-    stored = {item.path: _place(variant, item) for item in items}
+    slow = sorted({claim_id(item) or "" for item in items} & SLOW)
+    stored = {item.path: _place(variant, item, slow) for item in items}
     missing = [item for item in items if not stored[item.path].exists()]
     judged = session.judge(variant, missing)
     if judged.fault:
@@ -146,9 +217,9 @@ def outcomes_of(
     return outcomes
 
 
-def _place(variant: Variant, item: pytest.Item) -> Path:
-    """Where the outcomes of the item's test module are kept."""
-    name = sha256([variant.digest(), evidence_digest(item)])
+def _place(variant: Variant, item: pytest.Item, slow: Sequence[str]) -> Path:
+    """Where the outcomes of the item's test module are kept, with those of slow claims."""
+    name = sha256([variant.digest(), evidence_digest(item), *slow])
     return cache_dir() / "mistakes" / f"{name}.json"
 
 

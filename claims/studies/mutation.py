@@ -9,8 +9,9 @@ mutants.csv        each mutant, and the claim that noticed it, or nothing
 provenance.json    with what it was made
 
 The operators change one number, one operator, one condition, one True or False. What they leave
-alone: text, arguments of calls, what a refusal says, and functions whose name begins with `check`
-or `_check`, which refuse bad input and are tested by tests/test_transformer.py.
+alone: text, arguments of calls, what a refusal says, signatures that are types alone (`@overload`),
+and functions whose name begins with `check` or `_check`, which refuse bad input and are tested by
+tests/test_transformer.py.
 
 Needs mutmut: pip install -c constraints.txt -e ".[claims,mutation]"
 """
@@ -82,23 +83,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m claims.studies.mutation")
     parser.add_argument("folder", type=Path, help="where to write")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="judge each N-th mutant")
+    parser.add_argument("--files", nargs="+", metavar="FILE", help="of transformer/, not all")
     options = parser.parse_args(arguments)
     folder, every = options.folder, options.every
     if every < 1:
         parser.error(f"--every {every}: give 1 for all mutants, or a larger number")
     if not folder.is_dir():
         parser.error(f"{folder} is no folder; give one that exists")
+    of_all = sorted(path.name for path in REFERENCE.glob("*.py"))
+    files = options.files or of_all
+    for name in files:
+        if name not in of_all:
+            parser.error(f"--files {name}: transformer/ has {', '.join(of_all)}")
     found: list[Mutant] = []
     with tempfile.TemporaryDirectory() as work:
-        collected(Path(work), partial(judge, found, every))
+        collected(Path(work), partial(judge, found, files, every))
     text = io.StringIO()
     writer = csv.DictWriter(text, list(asdict(found[0])), lineterminator="\n")
     writer.writeheader()
     writer.writerows(map(asdict, found))
     write_whole(folder / "mutants.csv", text.getvalue())
+    chosen = f" --files {' '.join(files)}" if options.files else ""
     facts = {
-        "command": f"python -m claims.studies.mutation FOLDER --every {every}",
-        "mutants": "all" if every == 1 else f"one in {every}",
+        "command": f"python -m claims.studies.mutation FOLDER --every {every}{chosen}",
+        "mutants": "all" if every == 1 else f"one in {every}", "of": files,
         "claims": f'pytest claims -m "{CHOICE}"', "examples of a property": EXAMPLES,
         "mutmut": version("mutmut"), "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine.description(),
@@ -107,10 +115,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def judge(found: list[Mutant], every: int, session: Session) -> None:
-    """Enter each `every`-th mutant in `found`, with what noticed it."""
+def judge(found: list[Mutant], files: Sequence[str], every: int, session: Session) -> None:
+    """Enter each `every`-th mutant of the files in `found`, with what noticed it."""
     judges = sha256(sorted({evidence_digest(item) for item in session.items}))
-    made = [each for path in sorted(REFERENCE.glob("*.py")) for each in mutants(path)]
+    made = [each for name in files for each in mutants(REFERENCE / name)]
     for number, (mutant, source) in enumerate(track(made[::every], "mutants")):
         variant = Variant(f"mutant_{number}", mutant.file, source)
         stored = cache_dir() / "mutants" / f"{sha256([variant.digest(), judges])}.json"
@@ -149,8 +157,10 @@ def _nodes(node: Any) -> Iterator[Any]:
     """What is mutated: not what a refusal says, no types, and no function that refuses."""
     if isinstance(node, cst.Raise | cst.Annotation | cst.Decorator):
         return
-    if isinstance(node, cst.FunctionDef) and node.name.value.lstrip("_").startswith("check"):
-        return
+    if isinstance(node, cst.FunctionDef):
+        types_alone = any(d.decorator.deep_equals(cst.Name("overload")) for d in node.decorators)
+        if types_alone or node.name.value.lstrip("_").startswith("check"):
+            return
     yield node
     for child in node.children:
         yield from _nodes(child)

@@ -40,6 +40,7 @@ CHOICE = "not gpu and not trains"
 REFERENCE = ROOT / "transformer"
 EXAMPLES = 10  # of a property, where the claim itself does not ask for another number
 LIMIT = 300  # seconds for one copy; a changed loop may never end
+TRACED = 3600  # seconds for all claims with every call noted
 NOT_IN_A_FUNCTION = ""
 # Worst first. `failed` is a measured disagreement; a test that ended otherwise has crashed.
 OUTCOMES = ("failed", "crashed", "agreed", "not run")
@@ -165,7 +166,8 @@ class Session:
             self._run(self.items)
             write_whole(target, json.dumps({n: sorted(c) for n, c in calls.of.items()}))
 
-        if not target.exists() and (fault := _forked(trace, self._work / "calls.err")):
+        errors = self._work / "calls.err"
+        if not target.exists() and (fault := _forked(trace, errors, TRACED)):
             raise RuntimeError(f"the unchanged package could not be traced: {fault}")
         found: dict[str, list[str]] = json.loads(target.read_text(encoding="utf-8"))
         return {
@@ -314,13 +316,13 @@ def _imports(module: Path, above: frozenset[Path]) -> frozenset[Path]:
     return frozenset(found)
 
 
-def _forked(do: Callable[[], None], errors: Path) -> str:
-    """Run `do` in a fork of this process; empty, or what it died of."""
+def _forked(do: Callable[[], None], errors: Path, limit: float = LIMIT) -> str:
+    """Run `do` in a fork of this process; empty, or what it died of. `limit` is in seconds."""
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
         _end_with(do, errors)
-    until = time.monotonic() + LIMIT
+    until = time.monotonic() + limit
     while time.monotonic() < until:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
@@ -329,7 +331,7 @@ def _forked(do: Callable[[], None], errors: Path) -> str:
         time.sleep(0.005)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    return f"not done after {LIMIT} s"
+    return f"not done after {limit} s"
 
 
 def _end_with(do: Callable[[], None], errors: Path) -> None:
