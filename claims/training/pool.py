@@ -8,7 +8,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context, parent_process
@@ -144,20 +144,28 @@ class Pool:
         """Returns the runs that a dying process took with it."""
         lost: list[RunSpec] = []
         pending: dict[Future[Any], RunSpec] = {}
+        # What has ended since the last look: to wait for all of many runs would take a look at each
+        # of them for every one that ends.
+        ended: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
+        running: set[str] = set()
         try:
             for spec in specs:
                 try:
-                    pending[self._started().submit(_one, spec)] = spec
+                    future = self._started().submit(_one, spec)
                 except BrokenProcessPool:
                     lost.append(spec)
+                    continue
+                pending[future] = spec
+                running.add(spec.digest())
+                future.add_done_callback(ended.put)
             while pending:
-                ended, _ = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
-                running = {spec.digest() for spec in pending.values()}
+                futures = [*_drained(ended, wait=0.2)]
                 for spec, *seen in _drained(self._messages):
                     if spec.digest() in running:  # the last of an earlier run may come late
                         report(spec, *seen)
-                for future in ended:
+                for future in futures:
                     spec = pending.pop(future)
+                    running.remove(spec.digest())
                     try:
                         outcome, kept, said = future.result()
                     except BrokenProcessPool:
@@ -280,9 +288,12 @@ def outcome_of(
         return Failure(sentence, traceback.format_exc())
 
 
-def _drained(messages: Any) -> Iterator[tuple[RunSpec, int, float]]:
-    while True:
-        try:
+def _drained(messages: Any, wait: float = 0.0) -> Iterator[Any]:
+    """What a queue holds, once it holds something or `wait` seconds have passed."""
+    try:
+        if wait:
+            yield messages.get(timeout=wait)
+        while True:
             yield messages.get_nowait()
-        except queue.Empty:
-            return
+    except queue.Empty:
+        return

@@ -40,20 +40,22 @@ def _lines(console: Console, specs: Sequence[RunSpec]) -> Report:
     total = sum(map(cost, specs))
     share: dict[RunSpec, float] = {}  # of each run that has begun
     ended: set[RunSpec] = set()
+    done = 0.0  # the share of all work: summed up here, and not anew for each line
     last = time.perf_counter()
     began: float | None = None  # when the processes had started, and the first step was done
 
     def report(spec: RunSpec, step: int, loss: float | None) -> None:
-        nonlocal began, last
+        nonlocal began, done, last
         if loss is None:
             ended.add(spec)
+        before = share.get(spec, 0.0)
         share[spec] = 1.0 if spec in ended else step / spec.steps
+        done += cost(spec) * (share[spec] - before) / total
         now = time.perf_counter()
         began = now if began is None else began
         if now - last < LINE_EVERY or len(ended) == len(specs):
             return
         last = now
-        done = sum(cost(each) * part for each, part in share.items()) / total
         left = (now - began) * (1 - done) / done if done else 0.0
         console.print(
             f"training: {len(ended)} of {len(specs)} runs done"
