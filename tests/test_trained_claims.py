@@ -17,8 +17,7 @@ import torch._dynamo  # noqa: F401  pytester forgets what a run imports; torch a
 from claims.harness import machine, paths
 from claims.harness.implementation import Implementation
 from claims.instruments.text.corpus import Corpus
-from claims.plugins import training as plugin
-from claims.training.pool import Done, do_here
+from claims.training.pool import Done, Pool, do_here
 from claims.training.spec import RunSpec
 from claims.training.store import RunStore
 from claims.training.travel import export
@@ -110,14 +109,18 @@ class Trained(Project):
         monkeypatch.setenv("CLAIMS_CORPUS", str(self.folder / "corpus.txt"))
         monkeypatch.setenv("TRAINED", str(self.log))
         monkeypatch.setattr(machine, "gpu_fault", lambda: "no GPU in this test")
-        monkeypatch.setattr(plugin, "do_all", self._do_all)
+        monkeypatch.setattr(Pool, "do_all", self._do_all())
         monkeypatch.setattr(Corpus, "shakespeare", True)  # what is trained here holds on any text
         self.test(EXPERIMENT)
 
-    def _do_all(self, specs: Sequence[RunSpec], place: Any, ids: Any, *_: Any) -> Done:
+    def _do_all(self) -> Any:
         """Without processes, which need seconds to start."""
-        self.asked.append(tuple(specs))
-        return do_here(specs, place, ids)
+
+        def do_all(pool: Pool, specs: Sequence[RunSpec], report: Any) -> Done:
+            self.asked.append(tuple(specs))
+            return do_here(specs, pool.place, pool.ids)
+
+        return do_all
 
     def of_claims(self) -> Trained:
         """The four claims above."""

@@ -18,7 +18,7 @@ import torch
 import transformer
 from claims.training import pool, sealed
 from claims.training.loop import train
-from claims.training.pool import Done, Failure, Place, do_all, do_here
+from claims.training.pool import Done, Failure, Place, Pool, do_all, do_here
 from claims.training.run import settle_process
 from claims.training.spec import Evaluation, RunResult, RunSpec
 from conftest import ROOT
@@ -134,6 +134,22 @@ def test_a_worker_that_dies_is_reported_and_stops_no_other(package: Place) -> No
     )
     assert failure.details == ""
     assert isinstance(other, RunResult)
+
+
+def test_processes_are_kept_for_the_runs_that_come_later(package: Place) -> None:
+    """They are used again, and started anew after one has died."""
+    seen = []
+    with Pool(package, TEXT, 1) as pool:
+        for spec in (SPEC, replace(SPEC, seed=1), wide(6), replace(SPEC, seed=2)):
+            outcome = pool.do_all([spec], quiet).outcomes[spec.digest()]
+            executor = pool._executor
+            seen.append((type(outcome), [] if executor is None else list(executor._processes)))
+    results, processes = zip(*seen, strict=True)
+    assert results == (RunResult, RunResult, Failure, RunResult)
+    assert processes[0] == processes[1] != []
+    assert processes[2] == []
+    assert processes[3] not in ([], processes[0])
+    wait_for(lambda: not any(map(alive, processes[3])))
 
 
 def test_what_cannot_be_stored_is_returned(package: Place) -> None:

@@ -93,7 +93,7 @@ BY_WIDTH_AND_RATE: Budgets = {
 # Can a head that starts frozen learn where to look (l.108)? The widest head, at the chapter's rate,
 # with W_q and W_k trained and with both as they were drawn.
 _FROZEN = replace(
-    _small(1024), steps=300, batch=16, learning_rate=1e-3, record=("scores",), record_every=50
+    _small(1024), steps=300, batch=8, learning_rate=1e-3, record=("scores",), record_every=50
 )
 FROZEN_RUNS: Budgets = {
     "ci": Experiment(

@@ -117,8 +117,8 @@ class Pool:
     """
 
     def __init__(self, place: Place, ids: Tensor | None, workers: int) -> None:
-        """`ids` are the tokens (N,) of the text for runs on text."""
-        self._settings = place, None if ids is None else ids.numpy()
+        """`ids` are the tokens (N,) of the text, for runs on text."""
+        self.place, self.ids = place, ids
         self._workers = workers
         self._executor: ProcessPoolExecutor | None = None
         self._messages: Any = None
@@ -160,9 +160,9 @@ class Pool:
                 future.add_done_callback(ended.put)
             while pending:
                 futures = [*_drained(ended, wait=0.2)]
-                for spec, *seen in _drained(self._messages):
+                for spec, step, loss in _drained(self._messages):
                     if spec.digest() in running:  # the last of an earlier run may come late
-                        report(spec, *seen)
+                        report(spec, step, loss)
                 for future in futures:
                     spec = pending.pop(future)
                     running.remove(spec.digest())
@@ -191,11 +191,12 @@ class Pool:
     def _started(self) -> ProcessPoolExecutor:
         if self._executor is None:
             context = get_context("spawn")
+            ids = None if self.ids is None else self.ids.numpy()
             # With each executor: a process that was killed may hold the lock of the queue.
             self._messages = context.Queue()
             self._executor = ProcessPoolExecutor(
                 self._workers, mp_context=context, initializer=_begin,
-                initargs=(*self._settings, self._messages),
+                initargs=(self.place, ids, self._messages),
             )
         return self._executor
 
