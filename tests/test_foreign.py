@@ -72,6 +72,10 @@ NOT_RUN = {
         "theirs gives the shape (3,) where (2,) is wanted",
     ),
     "a-dtype": ("implementation.rotate(torch.ones(1, 1))", "theirs does not offer the dtype: "),
+    "a-wrong-number": (
+        "check((1, 2), share_within(0.5, 0.5, detects=0.1))",
+        "theirs returns what does not fit: n = 2 notices a",
+    ),
     "another-result": (
         "implementation.causal_mask(3).colour()",
         "theirs lacks it: 'Tensor' object has no attribute 'colour'",
@@ -253,6 +257,45 @@ def test_another_form_is_found_once_and_named_with_its_shapes(
     assert f"found: {FORMS[returned]}" in said
     assert f"2 x {FORMS[returned]}" in said
     assert "1 x attention takes q, k and v of four dimensions only" in said
+
+
+WITHOUT_WEIGHTS = """
+import torch
+from torch import nn
+
+def attention(q, k, v, mask=None, **settings):
+    return v
+
+class MultiHeadAttention(nn.Module):
+    def __init__(self, d_model, n_heads):
+        super().__init__()
+
+    def forward(self, x, return_weights=False, **settings):
+        return (x, torch.ones(len(x), x.shape[1], x.shape[1])) if return_weights else x
+"""
+
+
+def test_what_ignores_that_weights_are_asked_for_is_not_asked_for_them(project: Project) -> None:
+    """One tensor, whose parts would be taken for output and weights; the mean over the heads."""
+    project.package("theirs", WITHOUT_WEIGHTS)
+    layer = "implementation.MultiHeadAttention(4, 2)(x{})"
+    for name, call in (("a", "implementation.attention(x, x, x{})"), ("b", layer)):
+        line = f"x = torch.ones(2, 3, 4); check({call.format('')}, exact(x, 'itself'))"
+        project.entry(name).test(claim(name, line))
+        asks = call.format(", return_weights=True")
+        line = f"x = torch.ones(2, 3, 4); check({asks}[1], exact(x[1], 'the second'))"
+        project.entry(f"{name}-weights").test(claim(f"{name}-weights", line))
+    result = project.run("--implementation", "theirs")
+    result.assert_outcomes(passed=2, skipped=2)
+    said = " ".join(line.strip() for line in result.outlines)
+    for sentence in (
+        "attention with return_weights=True returns the shape (2, 1, 3, 8) where output and "
+        "weights of (2, 1, 3, 8) and (2, 1, 3, 3) are wanted",
+        "MultiHeadAttention with return_weights=True returns a tuple of (2, 3, 8), (2, 3, 3) "
+        "where output and weights of (2, 3, 8) and (2, 2, 3, 3) are wanted",
+    ):
+        assert f"found: {sentence}" in said
+        assert f"1 x {sentence}" in said
 
 
 HALVES = """

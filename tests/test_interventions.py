@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from claims.instruments.attention.activations import passing_through
 from claims.instruments.attention.interventions import knocked_out, replaced
 from transformer import MultiHeadAttention
 
@@ -36,3 +37,13 @@ def test_an_output_is_replaced_at_one_position_while_it_lasts() -> None:
     assert torch.equal(output[:, 1], values)
     assert torch.equal(output[:, [0, 2]], before[:, [0, 2]])
     assert torch.equal(linear(x), before)
+
+
+def test_a_module_that_was_compiled_is_watched_as_well() -> None:
+    """Compiled, and run once, it takes no notice of hooks that come later."""
+    inner, x = torch.nn.Linear(4, 4), torch.ones(2, 3, 4)
+    compiled = torch.compile(torch.nn.Sequential(inner), backend="eager")
+    before = compiled(x)
+    with replaced(inner, 1, torch.full((2, 4), 7.0)):
+        assert torch.equal(compiled(x)[:, 1], torch.full((2, 4), 7.0))
+    assert torch.equal(passing_through(inner, lambda: compiled(x))[1], before)

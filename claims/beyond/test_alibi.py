@@ -49,9 +49,9 @@ def test_other_numbers_of_heads_interleave_the_next_power_of_two(
 def test_the_bias_has_one_plane_per_head(
     implementation: Implementation, check: Check, heads: int, n: int, older: int
 ) -> None:
-    """The bias is (heads, n, m), for any number of heads and of tokens."""
-    bias = implementation.alibi_bias(heads, n, n + older)
-    check(list(bias.shape), exact([heads, n, n + older]))
+    """The bias is (heads, n, m), for any number of heads and of tokens; without m it is square."""
+    shapes = [implementation.alibi_bias(heads, n, *m).shape for m in ((n + older,), ())]
+    check([list(shape) for shape in shapes], exact([[heads, n, n + older], [heads, n, n]]))
 
 
 @claim("alibi-in-the-layer")

@@ -77,7 +77,8 @@ CONTRACT: dict[str, Name] = {
         "positions='none', dropout=0.0, fused=False",
         "x (B, n, d) -> (B, n, d), or with return_weights that and the weights (B, h, n, m). Keys"
         " and values are of context (B, m, d), x by default. The mask fits (B, h, n, m) and joins"
-        " the causal one. positions: 'none', 'rotary' or 'alibi'",
+        " the causal one. positions: 'none', 'rotary' or 'alibi'; with these two x is the last n"
+        " tokens of the context",
         forward="x, context=None, mask=None, return_weights=False",
         weights=QKV | {"o": "(d_model, n_heads * d_head)"},
         parts={"o": "W_o, as a layer of its own"},
@@ -148,6 +149,11 @@ CONTRACT: dict[str, Name] = {
             "encoder": "the list of encoder blocks",
             "decoder": "the list of decoder layers, each called with (target, encoded source)",
             "attention": "of a decoder layer: the attention to the target itself",
+            "cross": "of a decoder layer: the attention to the source",
+            "ff": "of a decoder layer: the feed-forward network",
+            "ln1": "of a decoder layer: the LayerNorm of the attention to the target",
+            "ln2": "of a decoder layer: the LayerNorm of the attention to the source",
+            "ln3": "of a decoder layer: the LayerNorm of the network",
         },
     ),
     "Tokenizer": Name(

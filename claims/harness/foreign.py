@@ -47,7 +47,9 @@ def meaning(error: BaseException, package: str) -> BaseException:
     if isinstance(error, Undecided):
         return Missing(f"undecided on {package}: more seeds would tell")
     if isinstance(error, MisusedTolerance):
-        return Missing(f"{package} returns another dtype than it was given: {error}")
+        dtype = "torch." in str(error)
+        what = "another dtype than it was given" if dtype else "what does not fit"
+        return Missing(f"{package} returns {what}: {error}")
     of_the_claim = pytest.skip.Exception | Missing | NotInTheContract
     if not isinstance(error, Exception) or isinstance(error, of_the_claim):
         return error

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from claims.harness import loading, source
 from claims.harness.contract import CONTRACT, GROUPS, declared
@@ -49,6 +49,8 @@ class Implementation(Layout):
         super().__init__(self._module)
         # Name -> why its form does not fit, found by `probe.py`.
         self.unfit: Mapping[str, str] = {}
+        # Name -> why it returns no weights though it is asked for them, found by `probe.py`.
+        self.weightless: Mapping[str, str] = {}
         self.used: set[str] = set()  # names that claims have asked for
         self.declares = declared(getattr(self._module, "DECLARES", {}), package)
         self._groups = groups
@@ -69,13 +71,31 @@ class Implementation(Layout):
             if name in self.unfit:
                 raise Missing(self.unfit[name])
             self.used.add(name)
-            halves = name == "rotate" and self.declares["rotary_pairs"] == "halves"
-            return self._rotate_neighbours if halves else getattr(self._module, name)
+            if name == "rotate" and self.declares["rotary_pairs"] == "halves":
+                return self._rotate_neighbours
+            found = getattr(self._module, name)
+            return self._without_weights(name, found) if name in self.weightless else found
         if self._filler is not None:
             return getattr(self._filler, name)
         if hasattr(self._module, name):
             raise Missing(f"--only leaves out what needs the group {CONTRACT[name].group}")
         raise Missing(f"{self.package} does not provide {name}")
+
+    def _without_weights(self, name: str, found: Callable[..., Any]) -> Callable[..., Any]:
+        """The package's function or module, where asking for weights raises Missing."""
+
+        def refuse(_: Any, arguments: Any, settings: Mapping[str, Any]) -> None:
+            if settings.get("return_weights"):
+                raise Missing(self.weightless[name])
+
+        def call(*arguments: Any, **settings: Any) -> Any:
+            refuse(None, arguments, settings)
+            made = found(*arguments, **settings)
+            if isinstance(made, nn.Module):
+                made.register_forward_pre_hook(refuse, with_kwargs=True)
+            return made
+
+        return call
 
     def as_neighbours(self, x: Tensor) -> Tensor:
         """Features (..., d) of the package's own pairing in the contract's: pairs side by side."""

@@ -7,7 +7,7 @@ outputs), or as nn.MultiheadAttention's parameters. A module that wraps another 
 from __future__ import annotations
 
 import unittest
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -36,6 +36,9 @@ NAMES: dict[str, tuple[str, ...]] = {
     "encoder": ("encoder", "encoderlayers"),
     "decoder": ("decoder", "decoderlayers"),
     "attention": ("attention", "selfattn", "selfattention", "attn"),
+    "cross": ("cross", "crossattn", "crossattention", "multiheadattn", "encoderattn",
+              "encdecattention", "srcattn"),
+    "ln3": ("ln3", "norm3", "finallayernorm"),
 }
 # Around the names of matrices: W_query, q_proj, to_q, linear_q, key_layer.
 BEFORE, AFTER = ("w", "to", "linear", "lin", "fc"), ("proj", "projection", "linear", "layer", "net")
@@ -150,12 +153,21 @@ def _part(module: nn.Module, role: str) -> Any:
 
     Raises LookupError where no name is known for it.
     """
-    empty = [n for n, child in {**vars(module), **module._modules}.items() if child is None]
-    if any(_plain(name) in NAMES[role] for name in empty):
-        return None
+    for each in _through_wrappers(module):
+        empty = [n for n, child in {**vars(each), **each._modules}.items() if child is None]
+        if any(_plain(name) in NAMES[role] for name in empty):
+            return None
     if (found := _named(module, NAMES[role])) is None:
         raise LookupError(_sentence(module, role, "sub-module"))
     return found
+
+
+def _through_wrappers(module: nn.Module) -> Iterator[nn.Module]:
+    """The module, and while it only wraps another, as torch.compile's does, that one."""
+    yield module
+    children = list(module.children())
+    if len(children) == 1 and not any(True for _ in module.parameters(recurse=False)):
+        yield from _through_wrappers(children[0])
 
 
 def _weight(module: nn.Module, role: str) -> Slot:

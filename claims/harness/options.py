@@ -76,6 +76,7 @@ def refuse_bad_options(config: pytest.Config) -> None:
         config.stash[IMPLEMENTATION] = implementation = _implementation(config, package)
         if config.stash[FOREIGN]:
             implementation.unfit = probe.findings(implementation)
+            implementation.weightless = probe.without_weights(implementation)
         if (target := config.getoption("claims_json")) is not None:
             files.demand_writable("--claims-json", target)
         if (target := config.getoption("gpu_table")) is not None:

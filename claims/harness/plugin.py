@@ -141,6 +141,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         "machine: " + ", ".join(f"{key} {value}" for key, value in facts.items()),
         *implementation.remarks,
         *(f"found: {sentence}" for sentence in implementation.unfit.values()),
+        *(f"found: {sentence}" for sentence in implementation.weightless.values()),
     ]
 
 

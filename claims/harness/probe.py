@@ -41,6 +41,32 @@ def findings(implementation: Implementation) -> Mapping[str, str]:
     return found
 
 
+def without_weights(implementation: Implementation) -> Mapping[str, str]:
+    """Name -> why what it returns with return_weights=True are no weights, in a sentence.
+
+    A call that ignores the argument gives one tensor, whose parts would be taken for output and
+    weights.
+    """
+    state = GlobalState()
+    found = {}
+    for name, (run, wanted) in WITH_WEIGHTS.items():
+        if name not in implementation.provided():
+            continue
+        try:
+            result = run(implementation)
+        except Exception:
+            continue
+        shown, parts = _shown(result), ", ".join(map(str, wanted))
+        if shown not in (f"a tuple of {parts}", f"a list of {parts}"):
+            found[name] = (
+                f"{name} with return_weights=True returns {shown} "
+                f"where output and weights of {' and '.join(map(str, wanted))} are wanted; "
+                "where there are no weights, raise NotImplementedError"
+            )
+    state.restore()
+    return found
+
+
 def _shown(result: Any) -> str:
     if isinstance(result, Tensor):
         return f"the shape {tuple(result.shape)}"
@@ -83,4 +109,14 @@ PROBES: dict[str, tuple[Callable[[Implementation], Any], tuple[int, ...]]] = {
     "MultiHeadAttention": (_on_x("MultiHeadAttention", D, 2), (B, T, D)),
     "FeedForward": (_on_x("FeedForward", D), (B, T, D)),
     "LanguageModel": (_language_model, (B, T, V)),
+}
+WITH_WEIGHTS: dict[str, tuple[Callable[[Implementation], Any], tuple[tuple[int, ...], ...]]] = {
+    "attention": (
+        lambda package: package.attention(*torch.ones(3, B, 1, T, D), return_weights=True),
+        ((B, 1, T, D), (B, 1, T, T)),
+    ),
+    "MultiHeadAttention": (
+        lambda package: package.MultiHeadAttention(D, 2)(torch.ones(B, T, D), return_weights=True),
+        ((B, T, D), (B, 2, T, T)),
+    ),
 }

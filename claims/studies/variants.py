@@ -12,6 +12,7 @@ import ast
 import hashlib
 import json
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -39,8 +40,9 @@ from claims.plugins.session import TOKENS, tokens_of
 CHOICE = "not gpu and not trains"
 REFERENCE = ROOT / "transformer"
 EXAMPLES = 10  # of a property, where the claim itself does not ask for another number
-LIMIT = 300  # seconds for one copy; a changed loop may never end
-TRACED = 3600  # seconds for all claims with every call noted
+LIMIT = 300  # seconds of the processor for one copy; a changed loop may never end
+TRACED = 3600  # the same for all claims with every call noted
+PATIENCE = 20  # times as long by the clock, on a machine that does other things as well
 NOT_IN_A_FUNCTION = ""
 # Worst first. `failed` is a measured disagreement; a test that ended otherwise has crashed.
 OUTCOMES = ("failed", "crashed", "agreed", "not run")
@@ -316,27 +318,33 @@ def _imports(module: Path, above: frozenset[Path]) -> frozenset[Path]:
     return frozenset(found)
 
 
-def _forked(do: Callable[[], None], errors: Path, limit: float = LIMIT) -> str:
-    """Run `do` in a fork of this process; empty, or what it died of. `limit` is in seconds."""
+def _forked(do: Callable[[], None], errors: Path, limit: int = LIMIT) -> str:
+    """Run `do` in a fork of this process; empty, or what it died of.
+
+    `limit` is in seconds of the processor, so that other work on the machine ends nothing.
+    """
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
-        _end_with(do, errors)
-    until = time.monotonic() + limit
+        _end_with(do, errors, limit)
+    until = time.monotonic() + PATIENCE * limit
     while time.monotonic() < until:
         ended, status = os.waitpid(child, os.WNOHANG)
+        if ended and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
+            return f"not done after {limit} s of the processor"
         if ended:
             said = errors.read_text(encoding="utf-8") if errors.exists() else ""
             return "" if status == 0 else said[-2000:] or f"status {status}"
         time.sleep(0.005)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    return f"not done after {limit} s"
+    return f"not done after {PATIENCE * limit} s"
 
 
-def _end_with(do: Callable[[], None], errors: Path) -> None:
+def _end_with(do: Callable[[], None], errors: Path, limit: int) -> None:
     """The whole life of a fork: it says nothing, and never returns to what its parent does."""
     try:
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
         with open(os.devnull, "w", encoding="utf-8") as nowhere:
             sys.stdout = sys.stderr = nowhere
             os.dup2(nowhere.fileno(), 1)

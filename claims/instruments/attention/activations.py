@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from claims.harness.layout import USUAL, Layout
+from claims.instruments.attention.interventions import watched
 
 
 def passing_through(module: nn.Module, run: Callable[[], object]) -> tuple[Tensor, Tensor]:
@@ -17,12 +18,9 @@ def passing_through(module: nn.Module, run: Callable[[], object]) -> tuple[Tenso
     Raises ValueError unless `run` uses the module exactly once.
     """
     seen: list[tuple[Tensor, Tensor]] = []
-    handle = module.register_forward_hook(lambda _, args, output: seen.append((args[0], output)))
-    try:
-        with torch.no_grad():
-            run()
-    finally:
-        handle.remove()
+    hook = module.register_forward_hook(lambda _, args, output: seen.append((args[0], output)))
+    with watched(hook), torch.no_grad():
+        run()
     if len(seen) != 1:
         raise ValueError(f"the module was used {len(seen)} times, not once")
     return seen[0]

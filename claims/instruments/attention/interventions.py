@@ -5,12 +5,31 @@ Weights show where a head looks; what such an edit breaks shows what the model n
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+
+@contextmanager
+def watched(handle: RemovableHandle) -> Iterator[None]:
+    """While a hook of a module is there; it is called also where the module has been compiled.
+
+    What torch.compile has compiled takes no notice of hooks that came later, and is run as it is
+    written meanwhile.
+    """
+    try:
+        if "torch._dynamo" in sys.modules:  # importing it takes seconds
+            with torch.compiler.set_stance("force_eager"):
+                yield
+        else:
+            yield
+    finally:
+        handle.remove()
 
 
 @contextmanager
@@ -28,11 +47,8 @@ def knocked_out(mixer: nn.Module, edges: Sequence[tuple[int, int]]) -> Iterator[
             allowed[query, key] = False
         return args, {**named, "mask": allowed}
 
-    handle = mixer.register_forward_pre_hook(forbid, with_kwargs=True)
-    try:
+    with watched(mixer.register_forward_pre_hook(forbid, with_kwargs=True)):
         yield
-    finally:
-        handle.remove()
 
 
 @contextmanager
@@ -44,8 +60,5 @@ def replaced(module: nn.Module, position: int, values: Tensor) -> Iterator[None]
         output[:, position] = values
         return output
 
-    handle = module.register_forward_hook(exchange)
-    try:
+    with watched(module.register_forward_hook(exchange)):
         yield
-    finally:
-        handle.remove()
