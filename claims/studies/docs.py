@@ -24,6 +24,7 @@ from claims.report.pictures import all_pictures
 from claims.report.pictures.picture import Picture
 from claims.report.stored import NoResults, read
 from claims.studies import (
+    author,
     chapter_tables,
     diagnoses,
     document_tables,
@@ -86,6 +87,7 @@ def generated(ledger: Ledger, pictures: Sequence[Picture]) -> dict[str, dict[str
             **document_tables.tables(document_tables.values_of(_rows("document/runs.csv"))),
             **drawn,
         },
+        "docs/for-the-author.md": author.parts(ledger),
         "docs/winograd.md": {
             "accuracy": winograd_tables.accuracy(_rows("winograd/accuracy.csv")),
             "circuits": winograd_tables.circuits(_rows("winograd/circuits.csv")),
