@@ -65,6 +65,9 @@ def browser() -> Iterator[Any]:
         launched.close()
 
 
+PATIENCE = 300_000  # milliseconds: other work may keep all cores busy
+
+
 class Open:
     """The report in a window, what it asked for, and what its console said."""
 
@@ -72,6 +75,7 @@ class Open:
         self.asked: list[str] = []
         self.said: list[str] = []
         self.page = browser.new_page(viewport={"width": width, "height": 900})
+        self.page.set_default_timeout(PATIENCE)
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.on("console", lambda message: self.said.append(message.text))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
@@ -105,6 +109,21 @@ def test_nothing_is_wider_than_the_window(opened: Open) -> None:
         "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
     )
     assert wide == window
+
+
+@pytest.mark.parametrize("opened", [PHONE], indirect=True)
+def test_what_is_wider_than_the_window_is_reached_by_the_keyboard(opened: Open) -> None:
+    page = opened.page
+    page.locator("#softmax > summary").click()
+    page.wait_for_selector("#softmax .scroll[tabindex='0']")
+    unreached = page.eval_on_selector_all(
+        "section > .scroll, figure > .scroll, details[open] .scroll",
+        "all => all.filter(each => each.scrollWidth > each.clientWidth && each.tabIndex !== 0)"
+        ".length"
+    )
+    assert unreached == 0
+    page.set_viewport_size({"width": 2000, "height": 900})
+    page.wait_for_selector("#softmax .scroll:not([tabindex])")
 
 
 @pytest.mark.parametrize("opened", [DESKTOP, PHONE], indirect=True)

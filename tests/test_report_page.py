@@ -87,9 +87,18 @@ def test_the_page_says_everything_about_a_claim() -> None:
         "(the ledger expects holds)", "needs a CUDA GPU", "As it stands.", "what it leaves out",
         "transformer: or there is no mask (no-mask: of the 4 claims that it breaks and that ran, "
         "3 failed)",
-        "Wrong: 1 sentences", "Open: 1 sentences",
+        "Wrong: 1 sentence", "Open: 1 sentence whose",
     ):  # fmt: skip
         assert part in text, part
+
+
+def test_a_claim_that_is_named_is_a_link_to_it() -> None:
+    says = "As <i>other-claim-1.8</i> says (other-claim-1.8), not as x-y or other-claim does."
+    runs = [run("a", "refuted", reason=says), run("other-claim-1.8")]
+    text = page(results(*runs), ledger(entry("a", "refuted"), entry("other-claim-1.8")))
+    link = '<a href="#other-claim-1.8">other-claim-1.8</a>'
+    escaped = f"As &lt;i&gt;{link}&lt;/i&gt; says ({link}), not as x-y or other-claim does."
+    assert text.count(escaped) == 2  # for the author, and in its place
 
 
 def test_links_lead_to_the_line_of_the_test_and_to_the_stored_table() -> None:

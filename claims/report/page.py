@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ MEANINGS = {
     "error": "the package broke",
     "background": "history, or a reference: nothing to measure",
 }
+# As the ledger's schema has the ids of claims, with one hyphen at least.
+NAME = re.compile(r"(\b[A-Za-z0-9]+(?:[.-][A-Za-z0-9]+)*-[A-Za-z0-9]+(?:[.-][A-Za-z0-9]+)*)")
 LONGEST_HEADLINE = 120  # characters
 LONGEST_EXCERPT = 600  # of a failure's message, in Markdown
 # In a pull request's comment, which may have 65,536 characters.
@@ -63,10 +65,12 @@ class Links:
 def html(merged: Merged, pictures: Sequence[Picture], links: Links) -> str:
     """The whole report. Text from runs is escaped; only the pictures are put in as they are."""
     environment = _environment(autoescape=True)
+    context = _context(merged, links)
+    environment.filters["linked"] = lambda text: linked(text, context["cards"])
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("report.html").render(
-        **_context(merged, links),
+        **context,
         pictures=[(picture, Markup(picture.svg)) for picture in pictures],
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
         light=Markup(_variables(LIGHT)), dark=Markup(_variables(DARK)),
@@ -83,6 +87,20 @@ def markdown(merged: Merged, links: Links) -> str:
         text = text[:LONGEST_MARKDOWN].rsplit("\n", 1)[0]
         text += "\n\nThe rest is left out; the HTML report has all of it.\n"
     return text
+
+
+def counted(number: int, noun: str) -> str:
+    """1 sentence, 2 sentences."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def linked(text: str, ids: Container[str]) -> Markup:
+    """The text, escaped, with a link from each name of a claim in it to that claim."""
+    parts = NAME.split(text)  # every second part is what may be a name
+    return Markup("").join(
+        Markup('<a href="#{0}">{0}</a>').format(part) if i % 2 and part in ids else part
+        for i, part in enumerate(parts)
+    )
 
 
 def in_markdown(text: object) -> str:
@@ -103,7 +121,7 @@ def _environment(*, autoescape: bool) -> Environment:
         loader=FileSystemLoader(TEMPLATES), autoescape=autoescape, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    environment.filters["shown"] = shown
+    environment.filters |= {"shown": shown, "of": counted}
     return environment
 
 

@@ -57,6 +57,21 @@ function open() {
   card.scrollIntoView();
 }
 
+// What is open and wider than its place is reached by the keyboard too. All is read before anything
+// is written, and what is shut is left alone: to lay it out takes long.
+const OPEN = "section > .scroll, figure > .scroll, details[open] .scroll";
+function reach(boxes) {
+  const wide = new Set([...boxes].filter((box) => box.scrollWidth > box.clientWidth));
+  for (const box of boxes) {
+    if (wide.has(box)) box.tabIndex = 0;
+    else box.removeAttribute("tabindex");
+  }
+}
+
+document.addEventListener("toggle", (event) => {
+  if (event.target.open) reach(event.target.querySelectorAll(".scroll"));
+}, true);
+window.addEventListener("resize", () => reach(document.querySelectorAll(OPEN)));
 form.addEventListener("input", filter);
 form.failures.addEventListener("change", order);
 form.addEventListener("submit", (event) => event.preventDefault());
@@ -67,3 +82,4 @@ window.addEventListener("afterprint", () => cards.forEach((card) => { card.open 
 form.hidden = false;
 order();
 open();
+reach(document.querySelectorAll(OPEN));
