@@ -125,9 +125,11 @@ def scores(ledger: Ledger, record: Record) -> Picture:
             steps = [s.step for s in recorded]
             for axes, quantity in zip(panels, quantities, strict=True):
                 values = [getattr(s.scores[0], quantity) for s in recorded]
+                # A line where there is something between the ends.
+                known = len(steps) > 2
                 axes.plot(
-                    steps, values, color=SERIES[i], marker=MARKERS[i], linestyle=LINES[i],
-                    markersize=4 if len(steps) < 4 else 0, label=name,
+                    steps, values, color=SERIES[i], marker=MARKERS[i], label=name,
+                    linestyle=LINES[i] if known else "none", markersize=0 if known else 4,
                 )  # fmt: skip
             for s in (recorded[0], recorded[-1]):
                 head = s.scores[0]
@@ -141,7 +143,7 @@ def scores(ledger: Ledger, record: Record) -> Picture:
     ticks(panels[0], y=(1, 10, 100, 1000, 10000))
     _legend_once(panels[0], fontsize=7)
     fewest = min(len(run.result.snapshots) for of in runs.values() for run in of.values())
-    between = " Of some runs only the first and the last step were kept." if fewest <= 2 else ""
+    between = " Runs whose first and last step alone were kept are points." if fewest <= 2 else ""
     return Picture(
         "scores", "The scores of a head of d_k = 1024 over training",
         alt="Three panels over steps, one line for each seed. Unscaled, the standard deviation of "
