@@ -131,7 +131,8 @@ def _refuse_bad_budget(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--device takes cpu, not '{device}'; without it a GPU is used")
     if device == "cpu" and budget != "document":
         raise pytest.UsageError("--device cpu belongs to --budget document; all else runs there")
-    if budget == "document" and device is None and (fault := machine.gpu_fault()):
+    here = device is None and config.getoption("executor", None) is None
+    if budget == "document" and here and (fault := machine.gpu_fault()):
         raise pytest.UsageError(
             f"--budget document needs a CUDA GPU: {fault}. Add --device cpu to train on this "
             "CPU, for hours"

@@ -5,6 +5,7 @@ ALL = (
     "claims.harness.plugin",
     "claims.plugins.corpus",
     "claims.plugins.documents",
+    "claims.plugins.executor",
     "claims.plugins.shards",
     "claims.plugins.training",
     "claims.plugins.report",

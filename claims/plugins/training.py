@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from claims.harness import machine, paths
+from claims.harness import paths
 from claims.harness.check import Check, Refuted, Undecided
 from claims.harness.files import cache_dir
 from claims.harness.implementation import Implementation, Missing
@@ -19,12 +19,13 @@ from claims.harness.options import asks_for_gpu
 from claims.harness.stash import BASE_SEEDS, IMPLEMENTATION
 from claims.instruments.text.corpus import Corpus
 from claims.instruments.text.tokens import digest
+from claims.plugins.executor import gpu_fault, workers_of
 from claims.plugins.session import corpus_of, tokens_of
+from claims.training.dask_executor import Cluster, NoCluster
 from claims.training.evidence import Record
 from claims.training.pool import (
     Place,
-    cores,
-    do_all,
+    Pool,
     do_here,
     merged,
     name_of,
@@ -37,6 +38,8 @@ from claims.training.travel import IMPORTED
 
 # What was trained or found, by device.
 GATHERED = pytest.StashKey[dict[str, Gathered]]()
+# Where runs are trained, by device: for all looks at the seeds, until the session ends.
+POOLS = pytest.StashKey[dict[str, Pool | Cluster]]()
 RECORD = pytest.StashKey[Record]()
 
 
@@ -75,6 +78,11 @@ def pytest_runtestloop(session: pytest.Session) -> None:
         return
     for device, specs in wanted.items():
         _gather(config, device, merged(specs))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    for pool in config.stash.get(POOLS, {}).values():
+        pool.close()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -120,9 +128,12 @@ def _recorded(item: pytest.Item) -> bool:
 def _gather(config: pytest.Config, device: str, specs: list[RunSpec]) -> None:
     place = Place(cache_dir() / "runs", config.stash[IMPLEMENTATION].package, device)
     by_device = config.stash.setdefault(GATHERED, {})
+    pools = config.stash.setdefault(POOLS, {})
     if device not in by_device:
         by_device[device] = Gathered(place.store(), config.stash[IMPLEMENTATION])
-    gathered = by_device[device]
+        # The first look has runs on text if any later one has.
+        pools[device] = workers_of(config, place, _ids(config, specs))
+    gathered, pool = by_device[device], pools[device]
     store = gathered.store
     missing = []
     for spec in specs:
@@ -132,9 +143,8 @@ def _gather(config: pytest.Config, device: str, specs: list[RunSpec]) -> None:
         else:
             gathered.outcomes[spec.digest()] = spec, stored
     if missing:
-        ids = _ids(config, missing)
         if hasattr(config, "workerinput"):
-            done = do_here(missing, place, ids)
+            done = do_here(missing, place, _ids(config, missing))
         else:
             states = ((spec, store.checkpoint(spec)) for spec in missing)
             resumed = [
@@ -142,9 +152,11 @@ def _gather(config: pytest.Config, device: str, specs: list[RunSpec]) -> None:
                 for spec, state in states
                 if state is not None
             ]
-            workers = 1 if device == "cuda" else min(cores(), len(missing))
             with shown(missing, len(specs) - len(missing), resumed) as report:
-                done = do_all(missing, place, ids, workers, report)
+                try:
+                    done = pool.do_all(missing, report)
+                except NoCluster as error:
+                    pytest.exit(str(error))
         store.faults += [fault for fault in done.faults if fault not in store.faults]
         for spec in missing:
             gathered.outcomes[spec.digest()] = spec, done.outcomes[spec.digest()]
@@ -194,7 +206,7 @@ def _device(config: pytest.Config, item: pytest.Item) -> str:
 
 def _fault(config: pytest.Config, item: pytest.Item) -> str:
     """Why a claim's runs cannot be done here; empty when they can."""
-    if _device(config, item) == "cuda" and (fault := machine.gpu_fault()):
+    if _device(config, item) == "cuda" and (fault := gpu_fault(config)):
         return f"needs a CUDA GPU: {fault}"
     declared = runs_on(item)
     budget = budget_of(item)

@@ -7,6 +7,7 @@ cache of the worker's machine, another worker finds it if the two share that fol
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import importlib.metadata
 import logging
@@ -16,7 +17,7 @@ import queue
 import re
 import time
 import warnings
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
@@ -48,7 +49,11 @@ ROOMS = ("training", "instruments", "harness")
 CONNECTING = 10.0  # seconds for a scheduler to answer
 # A cluster that lost its last worker may be given another by a batch system.
 WITHOUT_WORKERS = 300.0  # seconds
-LOOK_EVERY = 2.0  # seconds between looks at which workers there are
+# Runs that the scheduler has, at least: a cluster that grows by need sees that there is work. Each
+# costs the scheduler time, and one that is busy for half a minute loses its clients.
+AT_ONCE = 100
+WENT_AWAY = "went away, or was restarted"
+LOOK_EVERY = 5.0  # seconds between looks at which workers there are
 # One topic for all: the scheduler keeps the last messages of every topic that it has ever heard of.
 TOPIC = DISTRIBUTION
 
@@ -77,17 +82,25 @@ def connected(executor: str) -> Iterator[Client]:
     address = address_of(executor)
     try:
         from distributed import Client
+        from distributed.comm.core import connect
     except ModuleNotFoundError as error:
         raise NoCluster(
             f"--executor {executor} needs {error.name}, which is not installed: "
             f'pip install "{DISTRIBUTION}[scale]"'
         ) from error
+
+    async def ask() -> None:
+        """A client would wait for ever for something else that listens there."""
+        comm = await asyncio.wait_for(connect(address, CONNECTING), CONNECTING)
+        comm.abort()
+
     with _quiet(), warnings.catch_warnings():
         # Of versions of Dask's own libraries that differ, and of long checkpoints.
         warnings.simplefilter("ignore")
         try:
+            asyncio.run(ask())
             client = Client(address, timeout=CONNECTING, set_as_default=False)
-        except (OSError, ValueError, ImportError) as error:
+        except Exception as error:  # whatever follows from what something else answers
             raise NoCluster(
                 f"--executor {executor}: no Dask scheduler answers there within "
                 f"{CONNECTING:.0f} seconds ({type(error).__name__})"
@@ -161,21 +174,40 @@ def _resources(device: str) -> dict[str, float]:
     return {"GPU": 1} if device == "cuda" else {}
 
 
-def do_on_workers(
-    client: Client, specs: Sequence[RunSpec], place: Place, ids: Tensor | None, report: Report
-) -> Done:
-    """Train what is missing of `specs`; what comes back is put into the store as it comes.
+class Cluster:
+    """The workers of a scheduler, in the place of a `Pool` of processes.
 
-    Raises:
-        NoCluster: the scheduler or the last worker went away, or the implementation cannot travel.
+    It is connected while runs are done, so that no thread of Dask's is there while a claim is
+    judged.
     """
+
+    def __init__(self, executor: str, place: Place, ids: Tensor | None) -> None:
+        """`ids` are the tokens (N,) of the text for runs on text. Raises NoCluster."""
+        self._executor, self._place = executor, place
+        parcel = sendable(Implementation(place.package))
+        self._sent = _Sent.of(parcel, place.device, ids)
+
+    def do_all(self, specs: Sequence[RunSpec], report: Report) -> Done:
+        """Train what is missing of `specs`; each goes into the store when it comes back.
+
+        Raises:
+            NoCluster: no worker can do the runs, or the scheduler or the last worker went away.
+        """
+        with connected(self._executor) as client:
+            sweep = _Sweep(client, self._place, self._sent, report)
+            retry_alone(specs, sweep.do, sweep.done, report)
+            return sweep.done
+
+    def close(self) -> None:
+        """It is closed whenever it does nothing."""
+
+
+def sendable(implementation: Implementation) -> Parcel:
+    """Raises NoCluster where the implementation cannot travel."""
     try:
-        parcel = pack(Implementation(place.package))
+        return pack(implementation)
     except CannotTravel as error:
         raise NoCluster(str(error)) from error
-    sweep = _Sweep(client, place, _Sent.of(parcel, place.device, ids), report)
-    retry_alone(specs, sweep.do, sweep.done, report)
-    return sweep.done
 
 
 @dataclass
@@ -201,60 +233,88 @@ class _Sweep:
     def do(self, specs: Sequence[RunSpec]) -> list[RunSpec]:
         """Do the runs; returns those whose workers died, each more often than the scheduler allows.
         """
-        from distributed import KilledWorker
-
         executor = self.client.get_executor(resources=_resources(self.place.device), pure=False)
         by_digest = {spec.digest(): spec for spec in specs}
+        waiting = deque(specs)
         pending: dict[Future[_Back], RunSpec] = {}
+        # The workers to which a run is bound, where one of other versions would take it.
+        bound: dict[Future[_Back], set[str]] = {}
         # What has happened, in its order: (digest, step, loss), or a future that has ended.
         events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        able = self._able()
 
-        def submit(spec: RunSpec) -> None:
-            future = self._submit(executor, spec)
-            pending[future] = spec
-            future.add_done_callback(events.put)
+        def send() -> None:
+            workers = able if self._refused else None
+            at_once = max(2 * len(able), 0 if self._refused else AT_ONCE)
+            while waiting and len(pending) < at_once:
+                spec = waiting.popleft()
+                future = self._submit(executor, spec, workers)
+                pending[future] = spec
+                if workers is not None:
+                    bound[future] = set(workers)
+                future.add_done_callback(events.put)
 
         self.client.subscribe_topic(TOPIC, lambda event: events.put(event[1]))
         lost: list[RunSpec] = []
         seen = looked = time.monotonic()
         try:
-            for spec in specs:
-                submit(spec)
-            while pending:
+            while pending or waiting:
+                send()
                 with suppress(queue.Empty):
                     event = events.get(timeout=LOOK_EVERY)
                     if not isinstance(event, Future):
                         digest, step, loss = event
                         if digest in by_digest:
                             self.report(by_digest[digest], step, loss)
-                        continue
-                    spec = pending.pop(event)
-                    try:
-                        self._take(spec, event.result())
-                    except KilledWorker:
-                        lost.append(spec)
-                    except Unfit as refusal:
-                        self._refuse(refusal)
-                        submit(spec)
-                    except CancelledError:
-                        raise self._lost("went away, or was restarted") from None
+                    elif event in pending:
+                        spec = pending.pop(event)
+                        bound.pop(event, None)
+                        if self._given_back(event, spec, lost):
+                            waiting.appendleft(spec)
+                            able = self._able()
                 if (now := time.monotonic()) - looked > LOOK_EVERY:
                     looked = now
-                    seen = now if self._able() else seen
+                    if self.client.status != "running":
+                        raise self._lost(WENT_AWAY)
+                    able = self._able()
+                    seen = now if able else seen
                     if now - seen > WITHOUT_WORKERS:
                         raise self._lost(f"has had no worker for {WITHOUT_WORKERS:.0f} seconds")
+                    for future in [each for each, to in bound.items() if not to & set(able)]:
+                        del bound[future]
+                        waiting.appendleft(pending.pop(future))
+                        future.cancel()
         finally:
             executor.shutdown(wait=False)
         return lost
 
-    def _submit(self, executor: Any, spec: RunSpec) -> Future[_Back]:
+    def _submit(self, executor: Any, spec: RunSpec, workers: list[str] | None) -> Future[_Back]:
         # The same run of two clients has one key, so that it is done once.
         name = f"claims-run-{self.store.key(spec)}-{self._key}-{next(self._tries[spec])}"
         begun = _Begun.of(self.store, spec)
-        # Loosely: a worker that was refused takes a run, and returns it, when there is no other.
-        fit = {"workers": self._able(), "allow_other_workers": True} if self._refused else {}
+        fit = {} if workers is None else {"workers": workers}
         future: Future[_Back] = executor.submit(_one, self._shared, spec, begun, key=name, **fit)
         return future
+
+    def _given_back(self, future: Future[_Back], spec: RunSpec, lost: list[RunSpec]) -> bool:
+        """Take what has ended; True for a run that its worker has refused."""
+        from distributed import KilledWorker
+
+        try:
+            back = future.result()
+        except KilledWorker:
+            lost.append(spec)
+        except Unfit as refusal:
+            self._refuse(refusal)
+            return True
+        except CancelledError:
+            raise self._lost(WENT_AWAY) from None
+        except Exception as error:  # as of a worker that came without this project
+            fault = f"has a worker that fails ({type(error).__name__}: {error})"
+            raise self._lost(fault) from error
+        else:
+            self._take(spec, back)
+        return False
 
     def _able(self) -> list[str]:
         return [
@@ -373,7 +433,10 @@ def versions() -> dict[str, str]:
         for path in sorted((paths.CLAIMS / room).rglob("*.py")):
             code.update(f"{path.relative_to(paths.CLAIMS).as_posix()}\0".encode())
             code.update(path.read_bytes())
-    version = importlib.metadata.version(DISTRIBUTION)
+    try:
+        version = importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:  # from a checkout that is not installed
+        version = "not installed"
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -64,7 +64,7 @@ class Gathered:
         self.result(spec)
         kept = self.store.measured(spec)
         if measurement.name not in kept:
-            model = trained_model(self.implementation, spec, self.store).cpu()
+            model = trained_model(self.implementation, spec, self.store, "cpu")
             kept[measurement.name] = measurement.to_json(measurement.measure(spec, model))
             self.store.keep_measured(spec, kept)
         return measurement.from_json(kept[measurement.name])

@@ -61,14 +61,16 @@ def run(
         return replace(result, scores=tuple(scores[e] for e in spec.evaluations))
 
 
-def trained_model(implementation: Implementation, spec: RunSpec, store: RunStore) -> Any:
-    """The model of a run that was trained, with its weights, on the store's device."""
+def trained_model(
+    implementation: Implementation, spec: RunSpec, store: RunStore, device: str | None = None
+) -> Any:
+    """The model of a run that was trained, with its weights, by default on the store's device."""
     weights = store.weights(spec)
     if weights is None:
         raise ValueError("the run has not been trained, or its weights are lost")
     model = build(implementation, spec)
     model.load_state_dict(weights)
-    return model.to(store.device).eval()
+    return model.to(device or store.device).eval()
 
 
 def _evaluated(
