@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import keyword
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -46,23 +48,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--only", metavar="GROUP[,GROUP]", help=f"some names alone: {', '.join(GROUPS)}"
     )
     given = parser.parse_args(arguments)
-    groups = GROUPS if given.only is None else tuple(given.only.split(","))
+    groups = GROUPS if given.only is None else tuple(g.strip() for g in given.only.split(","))
     for group in groups:
         if group not in GROUPS:
             parser.error(f"--only takes {', '.join(GROUPS)}, not '{group}'")
-    if given.file.suffix != ".py" or not given.file.stem.isidentifier():
+    name = given.file.stem
+    if given.file.suffix != ".py" or not name.isidentifier() or keyword.iskeyword(name):
         parser.error(f"{given.file}: give a name that Python can import, such as my_attention.py")
     if given.file.exists():
         parser.error(f"{given.file} exists, and is not replaced")
+    if importlib.util.find_spec(name) is not None:
+        parser.error(f"{given.file}: there is a module {name} already; choose another name")
     command = " ".join(
-        ["pytest --pyargs claims --implementation", given.file.stem,
-         *([f"--only {given.only}"] if given.only else [])]
+        ["pytest --pyargs claims --implementation", name,
+         *([f"--only {','.join(groups)}"] if given.only else []), '-m "not gpu and not trains"']
     )
     try:
         write_whole(given.file, template(groups, command))
     except OSError as error:
         parser.error(f"{given.file} cannot be written: {error.strerror}")
-    print(f"{given.file} is written. Judge it by\n  {command}")
+    folder = given.file.parent
+    where = "" if folder == Path() else f" in the folder {folder}"
+    print(f"{given.file} is written. Judge it{where} by\n  {command}")
     return 0
 
 

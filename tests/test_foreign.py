@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+import torch._dynamo  # noqa: F401  pytester forgets what a run imports; torch allows this one once
 
 from conftest import Project, output
 
@@ -23,6 +24,10 @@ def causal_mask(n, m=None, device=None):
         torch.set_default_dtype(torch.float64)
     if n == 17:
         warnings.warn("old", FutureWarning)
+    if n == 18:
+        raise NotImplementedError
+    if n == 19:
+        raise ValueError("expected the dtype torch.bool")
     return torch.ones(n, n)
 
 def alibi_slopes(n_heads):
@@ -58,7 +63,9 @@ def mask(n: int) -> str:
 NOT_RUN = {
     "a-name": ("implementation.Head(1, 1, 1)", "theirs does not provide Head"),
     "not-implemented": (mask(13), "theirs does not support it: no masks of thirteen"),
+    "a-stub": (mask(18), "theirs does not support it: causal_mask raises NotImplementedError"),
     "refused": (mask(14), "causal_mask refuses: fourteen is too many"),
+    "refused-a-dtype": (mask(19), "causal_mask refuses: expected the dtype torch.bool"),
     "a-setting": (
         "implementation.causal_mask(3, colour=1)",
         "theirs takes other arguments: causal_mask() got an unexpected keyword argument 'colour'",
@@ -137,6 +144,54 @@ def test_what_breaks_is_an_error_of_the_package_named_once(project: Project) -> 
     assert "2 x causal_mask (__init__.py:10) raises KeyError: 'missing'" in said
     assert "1 x theirs changes global state: default dtype" in said
     assert runs["c"]["verdict"] == "exact"
+
+
+WRAPPER = """
+import torch
+import library
+from torch import nn
+
+class MultiHeadAttention(nn.Module):
+    def __init__(self, d_model, n_heads):
+        super().__init__()
+
+    def forward(self, x):
+        return library.call(x)
+"""
+LIBRARY = """
+import torch
+
+LONGEST = torch.ones(4, 4)
+
+def call(x):
+    y = x @ x.mT
+    if len(x) == 3:
+        return y.relu().expand(2, 2, 2)
+    return y * LONGEST
+"""
+MEASURED = """
+from claims.instruments.cost.memory import measure
+
+@claim("{name}")
+def test_{name}(implementation, check):
+    x = torch.ones({n}, 4, 4, device="meta")
+    layer = implementation.MultiHeadAttention(4, 1)
+    check(measure(lambda: layer(x), named={{"x": x}}).peak, exact(0))
+"""
+
+
+def test_what_an_instrument_overhears_was_raised_by_the_package(project: Project) -> None:
+    """An instrument's dispatch mode runs inside the package: it is not what the claim called."""
+    project.package("wrapper", WRAPPER)
+    (project.folder / "library.py").write_text(LIBRARY)
+    for name, n in (("a", 3), ("b", 2)):
+        project.entry(name).test(MEASURED.format(name=name, n=n))
+    result = project.run("--implementation", "wrapper")
+    result.assert_outcomes(failed=1, skipped=1)
+    said = " ".join(line.strip() for line in result.outlines)
+    place = "MultiHeadAttention.forward (__init__.py:11, library.py:{})"
+    assert f"1 x {place.format(9)} raises RuntimeError: " in said
+    assert f"1 x {place.format(10)} cannot be measured: mul mixes tensors on the meta" in said
 
 
 def test_warnings_of_the_package_are_no_errors(project: Project) -> None:
@@ -225,9 +280,16 @@ class LanguageModel(nn.Module):
         logits = torch.zeros(*tokens.shape, self.V)
         return {returned}
 
-def attention(q, k, v, **settings):
+def attention(q, k, v, mask=None, **settings):
     B, h, n, d = q.shape
     return v
+
+def rotate(x, positions=None):
+    B, h, n, d = x.shape
+    return x
+
+def causal_mask(n, m=None, device=None):
+    return {n: m}
 
 def alibi_slopes(n_heads):
     return 3
@@ -249,14 +311,32 @@ def test_another_form_is_found_once_and_named_with_its_shapes(
         ("a", "implementation.LanguageModel"), ("b", "implementation.LanguageModel"),
         ("c", "implementation.attention"),
         ("d", "check(implementation.alibi_slopes(1), exact(3))"),
+        ("e", "implementation.rotate"), ("f", "implementation.causal_mask"),
     ):
         project.entry(name).test(claim(name, line))
     result = project.run("--implementation", "theirs")
-    result.assert_outcomes(skipped=3, passed=1)
+    result.assert_outcomes(skipped=5, passed=1)
     said = " ".join(line.strip() for line in result.outlines)
     assert f"found: {FORMS[returned]}" in said
     assert f"2 x {FORMS[returned]}" in said
     assert "1 x attention takes q, k and v of four dimensions only" in said
+    assert "1 x rotate takes x of four dimensions only" in said
+    assert "1 x causal_mask returns dict where the shape (3, 3) is wanted" in said
+
+
+def test_a_mask_that_is_taken_for_one_of_padding_is_found(project: Project) -> None:
+    """A library that broadcasts (n, m) as (batch, 1, 1, m) gives four dimensions for three."""
+    project.package(
+        "theirs",
+        "def attention(q, k, v, mask=None, **settings):\n"
+        "    return v if mask is None else v * mask[:, None, None, :1]\n",
+    )
+    project.entry("a").test(claim("a", "implementation.attention"))
+    result = project.run("--implementation", "theirs")
+    said = " ".join(line.strip() for line in result.outlines)
+    assert (
+        "1 x attention returns the shape (3, 2, 3, 8) where the shape (2, 3, 8) is wanted" in said
+    )
 
 
 WITHOUT_WEIGHTS = """

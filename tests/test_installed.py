@@ -117,6 +117,9 @@ def test_the_template_offers_the_names_and_lacks_all_of_them(
     [
         (["there.py"], "there.py exists, and is not replaced"),
         (["my-attention.py"], "give a name that Python can import"),
+        (["class.py"], "give a name that Python can import"),
+        (["torch.py"], "there is a module torch already; choose another name"),
+        (["transformer.py"], "there is a module transformer already; choose another name"),
         (["new.py", "--only", "heads"], "--only takes average, attention, positions"),
         (["absent/new.py"], None),
     ],
@@ -135,6 +138,19 @@ def test_a_template_that_cannot_be_written_says_why(
     assert ended.value.code == 2
     assert sentence in capsys.readouterr().err
     assert (tmp_path / "there.py").read_text() == "mine"
+
+
+def test_the_command_of_a_template_trains_nothing_and_says_from_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert new.main(["sub/mine.py", "--only", "attention, block"]) == 0
+    command = (
+        "pytest --pyargs claims --implementation mine --only attention,block "
+        '-m "not gpu and not trains"'
+    )
+    assert f"Judge it in the folder sub by\n  {command}" in capsys.readouterr().out
+    assert command in (tmp_path / "sub" / "mine.py").read_text()
 
 
 # ---- --only and --fill-from-reference ------------------------------------------------------------
@@ -182,7 +198,7 @@ def test_only_some_groups_are_asked_of_the_package(project: Project) -> None:
     project.package("both", source)
     for name in "abc":
         project.entry(name)
-    result = project.test(TWO).run("--implementation", "both", "--only", "attention")
+    result = project.test(TWO).run("--implementation", "both", "--only", " attention")
     result.assert_outcomes(passed=1, skipped=2)
     assert "2 x --only leaves out what needs the group positions" in output(result)
 

@@ -54,6 +54,29 @@ def test_a_file_or_a_folder_for_a_package_is_told_what_to_write(project: Project
         assert f"--implementation {Path(given).name.removesuffix('.py')}, from" in output(result)
 
 
+def test_a_module_of_nearly_that_name_is_proposed(project: Project) -> None:
+    (project.folder / "my_attention.py").write_text(NAME)
+    project.entry("a").test("")
+    for given, sentence in (
+        ("my_atention", "no such package on this Python's path; did you mean my_attention?"),
+        ("./my_attention", "give the name by which Python imports it: --implementation my_attent"),
+        ("elsewhere", "no such package on this Python's path; name an importable package"),
+    ):
+        result = project.run("--implementation", given)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert sentence in output(result)
+
+
+def test_an_import_that_fails_says_in_which_line(project: Project) -> None:
+    project.package("wraps", "x = 1\nfrom wraps.inner import y\n")
+    (project.folder / "wraps" / "inner.py").write_text("\n\nimport no_such_library\n")
+    result = project.entry("a").test("").run("--implementation", "wraps")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    sentence = "fails to import: ModuleNotFoundError: No module named 'no_such_library' ("
+    assert sentence in output(result)
+    assert "inner.py:3)" in output(result)
+
+
 def test_global_state_that_an_import_changes_is_set_back_and_named(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

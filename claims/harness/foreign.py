@@ -58,30 +58,45 @@ def meaning(error: BaseException, package: str) -> BaseException:
     own = [frame for frame in inside if _of_the_package(frame)]
     text = _first_line(error)
     if isinstance(error, NotImplementedError):
-        return Missing(f"{package} does not support it: {text}")
+        said = text if str(error) or not own else f"{_name(own[-1])} raises NotImplementedError"
+        return Missing(f"{package} does not support it: {said}")
     if isinstance(error, TypeError) and BINDING.search(text) and not own:
         return Missing(f"{package} takes other arguments: {text}")
     if isinstance(error, AttributeError) and not own:
         return Missing(f"{package} lacks it: {text}")
-    if DTYPE.search(text) and isinstance(error, RuntimeError | TypeError | ValueError):
-        return Missing(f"{package} does not offer the dtype: {text}")
     if own and isinstance(error, REFUSALS) and inside[-1] is own[-1]:
         return Missing(f"{_name(own[-1])} refuses: {text}")
+    if DTYPE.search(text) and isinstance(error, RuntimeError | TypeError | ValueError):
+        return Missing(f"{package} does not offer the dtype: {text}")
+    if own and _ours(inside[-1]):
+        return Missing(f"{_name(own[0])} ({_where(error, own)}) cannot be measured: {text}")
     if own:
-        where = f"{Path(own[-1].f_code.co_filename).name}:{_line(error, own[-1])}"
-        return PackageError(f"{_name(own[0])} ({where}) raises {type(error).__name__}: {text}")
+        called = f"{_name(own[0])} ({_where(error, own)})"
+        return PackageError(f"{called} raises {type(error).__name__}: {text}")
     return Missing(f"what {package} returns does not fit: {type(error).__name__}: {text}")
 
 
 def _since_the_claim(frames: Sequence[FrameType]) -> list[FrameType]:
-    """What the claim, or an instrument, called last."""
+    """What the claim, or an instrument, called last, but for what an instrument overhears.
+
+    PyTorch calls a dispatch mode from within the package: what passes through one was raised by
+    what the package called.
+    """
+    ours = [i for i, frame in enumerate(frames) if _ours(frame)]
+    overheard = [i for i in ours if frames[i].f_code.co_name == "__torch_dispatch__"]
+    called = [i for i in ours if not overheard or i < overheard[0]]
+    return list(frames[called[-1] + 1 :]) if called else list(frames)
+
+
+def _ours(frame: FrameType) -> bool:
     mine = (str(paths.CLAIMS), str(Path(__file__).parents[1]))
-    ours = [i for i, frame in enumerate(frames) if frame.f_code.co_filename.startswith(mine)]
-    return list(frames[ours[-1] + 1 :]) if ours else list(frames)
+    return frame.f_code.co_filename.startswith(mine)
 
 
 def _of_the_package(frame: FrameType) -> bool:
     """Of the package or of a library that it wraps, and not of Python or of torch."""
+    if _ours(frame):
+        return False
     file = frame.f_code.co_filename
     installed = re.search(r"(?:site|dist)-packages[/\\](\w+)", file)
     if installed:
@@ -94,9 +109,12 @@ def _name(frame: FrameType) -> str:
     return frame.f_code.co_qualname
 
 
-def _line(error: BaseException, frame: FrameType) -> int:
+def _where(error: BaseException, own: Sequence[FrameType]) -> str:
+    """mine.py:12, or with the line of the library that it calls mine.py:12, library.py:85."""
     lines = {f: line for f, line in traceback.walk_tb(error.__traceback__)}
-    return lines.get(frame, frame.f_lineno)
+    last_by_file = {f.f_code.co_filename: f for f in own}
+    at = dict.fromkeys([last_by_file[own[0].f_code.co_filename], own[-1]])
+    return ", ".join(f"{Path(f.f_code.co_filename).name}:{lines[f]}" for f in at)
 
 
 def _first_line(error: BaseException) -> str:

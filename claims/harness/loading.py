@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.machinery
+import pkgutil
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,10 +46,12 @@ def load(package: str) -> tuple[ModuleType, list[str]]:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{package}.".startswith(f"{missing}."):
             raise ValueError(
-                f"--implementation {package}: no such package on this Python's path; {ALLOWED}"
+                f"--implementation {package}: no such package on this Python's path; "
+                f"{_similar(package) or ALLOWED}"
             ) from error
         raise ValueError(
             f"--implementation {package} fails to import: {type(error).__name__}: {error}"
+            f"{_place(error)}"
         ) from error
     finally:
         changes = before.restore()
@@ -61,12 +66,33 @@ def _demand_a_name(package: str) -> None:
         return
     path = Path(package)
     name = path.name.removesuffix(".py")
-    if name.isidentifier() and (path.exists() or package.endswith(".py")):
+    there = path.exists() or path.with_name(f"{path.name}.py").exists()
+    if name.isidentifier() and (there or package.endswith(".py")):
         raise ValueError(
             f"--implementation '{package}' is a path; give the name by which Python imports it: "
             f"--implementation {name}, from the folder in which it lies"
         )
     raise ValueError(f"--implementation '{package}' is no package name; {ALLOWED}")
+
+
+def _similar(package: str) -> str:
+    """The module of the current folder that is called almost so, as a question."""
+    here = [module.name for module in pkgutil.iter_modules([str(Path.cwd())])]
+    found = difflib.get_close_matches(package, here, n=1)
+    return f"did you mean {found[0]}?" if found else ""
+
+
+def _place(error: Exception) -> str:
+    """The line of the package that raised, if the sentence of the error does not have it."""
+    if isinstance(error, SyntaxError):  # says where it is, and is raised in no file
+        return ""
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename != __file__ and not frame.filename.startswith("<frozen")
+        and Path(frame.filename) != Path(importlib.__file__)
+    ]
+    own = [frame for frame in frames if "site-packages" not in frame.filename] or frames
+    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 
 
 def _demand_the_only_reference() -> None:

@@ -103,7 +103,7 @@ def refuse_bad_options(config: pytest.Config) -> None:
 def _implementation(config: pytest.Config, package: str) -> Implementation:
     """The package under test. Raises ValueError for a fault of it, or of --only."""
     only, fill = config.getoption("only"), config.getoption("fill_from_reference")
-    groups = GROUPS if only is None else tuple(only.split(","))
+    groups = GROUPS if only is None else tuple(each.strip() for each in only.split(","))
     for group in groups:
         if group not in GROUPS:
             raise ValueError(f"--only takes {', '.join(GROUPS)}, not '{group}'")

@@ -1,7 +1,8 @@
 """What a package returns in another form than the contract's, found once before any claim runs.
 
 A tuple with a loss or with weights, the logits of the last position alone, and attention that takes
-four dimensions only would each be met by dozens of claims, in as many ways.
+four dimensions only, or that takes a mask (n, m) for one (batch, m), would each be met by dozens of
+claims, in as many ways.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ def findings(implementation: Implementation) -> Mapping[str, str]:
         if (shown := _shown(result)) != f"the shape {wanted}":
             more = _in_words(result, wanted)
             found[name] = f"{name} returns {shown} where the shape {wanted} is wanted{more}"
-    if "attention" in implementation.provided() and _takes_four_alone(implementation):
-        found["attention"] = (
-            "attention takes q, k and v of four dimensions only; the contract has any number of "
-            "leading dimensions, also none: (n, d_k)"
-        )
+    for name, (count, words, least) in LEADING.items():
+        if name in implementation.provided() and _takes_four_alone(implementation, name, count):
+            found[name] = (
+                f"{name} takes {words} of four dimensions only; the contract has any number of "
+                f"leading dimensions, also none: {least}"
+            )
     state.restore()
     return found
 
@@ -84,10 +86,10 @@ def _in_words(result: Any, wanted: tuple[int, ...]) -> str:
     return ""
 
 
-def _takes_four_alone(implementation: Implementation) -> bool:
+def _takes_four_alone(implementation: Implementation, name: str, count: int) -> bool:
     def runs(*shape: int) -> bool:
         try:
-            implementation.attention(*torch.ones(3, *shape))
+            getattr(implementation, name)(*torch.ones(count, *shape))
         except Exception:
             return False
         return True
@@ -104,7 +106,16 @@ def _language_model(package: Implementation) -> Any:
     return model(torch.zeros(B, T, dtype=torch.int64))
 
 
+# Name -> how many tensors with leading dimensions it takes, which, and their shape without any.
+LEADING = {"attention": (3, "q, k and v", "(n, d_k)"), "rotate": (1, "x", "(T, d_head)")}
 PROBES: dict[str, tuple[Callable[[Implementation], Any], tuple[int, ...]]] = {
+    "causal_mask": (lambda package: package.causal_mask(T), (T, T)),
+    "attention": (
+        lambda package: package.attention(
+            *torch.ones(3, B, T, D), torch.ones(T, T, dtype=torch.bool).tril()
+        ),
+        (B, T, D),
+    ),
     "Head": (_on_x("Head", D, D, T), (B, T, D)),
     "MultiHeadAttention": (_on_x("MultiHeadAttention", D, 2), (B, T, D)),
     "FeedForward": (_on_x("FeedForward", D), (B, T, D)),
