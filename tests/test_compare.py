@@ -76,7 +76,7 @@ def test_what_was_compared_is_written_for_the_report(tmp_path: Path) -> None:
     assert (sound.implementation, broken.implementation) == ("transformer", "another")
     assert sound.command == "python -m claims.compare transformer another"
     assert broken.comparison is not None
-    assert broken.comparison.times == TIMES
+    assert broken.comparison.times == {key: [*each.seconds] for key, each in TIMES.items()}
     assert "torch" in broken.comparison.note
 
 
@@ -103,6 +103,8 @@ def read_of(data: dict[str, Any]) -> list[Stored]:
     [
         ({"comparison": 2}, "is of version 2 of the file that claims.compare writes"),
         ({"times": [{}]}, "is no file that claims.compare wrote"),
+        ({"times": [{"implementation": "a", "what": f"{n}", "calls": 1, "seconds": [1.0] * n}
+                    for n in (3, 4)]}, "has the same number of rounds"),
         ({"results": [{"runs": []}]}, "is of version 1 of the file that --claims-json writes"),
     ],
 )

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median, quantiles
 from typing import Any
 
 from jsonschema import Draft202012Validator
@@ -14,7 +15,6 @@ from jsonschema.exceptions import best_match
 
 from claims.harness import paths
 from claims.harness.report import SCHEMA, VERSION
-from claims.instruments.cost.timing import Timing, ratios, summary
 
 COMPARISON = paths.FIXTURES / "comparison.schema.json"
 COMPARISON_VERSION = 1
@@ -32,12 +32,12 @@ class Comparison:
     """Implementations that were timed in turn, in one process.
 
     packages    in the order of the command line
-    times       (package, what was timed) -> its rounds
+    times       (package, what was timed) -> seconds, one value for each round
     machine     on which
     """
 
     packages: Sequence[str]
-    times: Mapping[tuple[str, str], Timing]
+    times: Mapping[tuple[str, str], Sequence[float]]
     machine: Mapping[str, str]
 
     @property
@@ -46,7 +46,7 @@ class Comparison:
 
     @property
     def note(self) -> str:
-        rounds = max((len(timing.seconds) for timing in self.times.values()), default=0)
+        rounds = max(map(len, self.times.values()), default=0)
         facts = ", ".join(f"{key} {value}" for key, value in self.machine.items())
         return (
             f"Times are medians of {rounds} rounds, all implementations in turn in one process, "
@@ -57,13 +57,13 @@ class Comparison:
         """12.3, 0.98 (0.97 to 1.01): milliseconds, and the ratio to the first package."""
         if (own := self.times.get((package, what))) is None:
             return "not provided" if package in self.packages else "not timed"
-        text = f"{1000 * own.median:.2f}"
+        text = f"{1000 * median(own):.2f}"
         first = self.times.get((self.packages[0], what))
         if package == self.packages[0] or first is None:
             return text
-        ratio = summary(ratios(own, first))
-        low, high = ratio.quartiles
-        return f"{text}, {ratio.median:.2f} ({low:.2f} to {high:.2f})"
+        ratios = [ours / theirs for ours, theirs in zip(own, first, strict=True)]
+        low, middle, high = quantiles(ratios, method="inclusive")
+        return f"{text}, {middle:.2f} ({low:.2f} to {high:.2f})"
 
 
 @dataclass(frozen=True)
@@ -122,10 +122,11 @@ def of_comparison(data: Any, name: str) -> list[Stored]:
     _demand_schema(data, COMPARISON, name, "claims.compare")
     runs = [of_data(each, name) for each in data["results"]]
     times = {
-        (clean(each["implementation"]), clean(each["what"])):
-        Timing(tuple(each["seconds"]), each["calls"])
+        (clean(each["implementation"]), clean(each["what"])): each["seconds"]
         for each in data["times"]
-    }  # fmt: skip
+    }
+    if len({len(seconds) for seconds in times.values()}) > 1:
+        raise NoResults(f"{name}: what was timed in turn has the same number of rounds")
     compared = Comparison([run.implementation for run in runs], times, clean(data["machine"]))
     return [replace(run, comparison=compared) for run in runs]
 
