@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import transformer
+from claims.harness.implementation import Implementation
 from claims.training import dask_executor
 from claims.training.dask_executor import (
     Cluster,
@@ -27,7 +28,9 @@ from claims.training.dask_executor import (
     connected,
 )
 from claims.training.loop import train
+from claims.training.measurement import Measurement
 from claims.training.pool import Done, Failure, Place, do_here
+from claims.training.results import Gathered
 from claims.training.spec import RunResult, RunSpec
 from claims.training.store import dump, load
 from dask_machines import Machines, kill, until
@@ -449,6 +452,11 @@ def test_runs_that_ask_for_a_gpu_go_where_one_is(sweep: Sweep) -> None:
     assert {process for process, _ in sweep.noted()} == {with_gpu}
     assert place.store().result(SPEC) is not None
     assert sweep.place.store().result(SPEC) is None
+    # Measured here, where there is no GPU.
+    outcomes = {SPEC.digest(): (SPEC, done.outcomes[SPEC.digest()])}
+    gathered = Gathered(place.store(), Implementation("counting"), outcomes)
+    where = Measurement("device", lambda spec, model: next(model.parameters()).device.type)
+    assert gathered.measured(SPEC, where) == "cpu"
 
 
 def test_a_gpu_that_cannot_be_used_is_refused(sweep: Sweep) -> None:
