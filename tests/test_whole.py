@@ -130,6 +130,26 @@ def test_collection_needs_no_corpus_no_cache_and_no_network(tmp_path: Path) -> N
     assert "corpus:" not in done.stdout
 
 
+WHOM_IT_BINDS = """
+from claims.harness.plugin import OF_THE_PACKAGE
+from claims.harness.stash import entry_of
+
+def pytest_collection_finish(session):
+    for item in session.items:
+        entry = entry_of(item)
+        if not OF_THE_PACKAGE & {*item.fixturenames} and entry and entry.bound != "nobody":
+            print("FAULT:", entry.id, "takes nothing of a package, yet it binds", entry.bound)
+"""
+
+
+def test_a_claim_that_takes_nothing_of_a_package_binds_nobody(tmp_path: Path) -> None:
+    (tmp_path / "whom_it_binds.py").write_text(WHOM_IT_BINDS)
+    path = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
+    done = pytest_run("claims", "--collect-only", "-q", "-p", "whom_it_binds", PYTHONPATH=path)
+    assert "tests collected" in done.stdout
+    assert "FAULT" not in done.stdout, done.stdout
+
+
 # An address that refuses at once, in place of any network.
 NO_NETWORK = {
     "HTTPS_PROXY": "http://127.0.0.1:9",

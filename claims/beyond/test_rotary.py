@@ -81,6 +81,30 @@ def test_the_layers_scores_name_only_the_difference(
     check(weights, rounding(by_formula(x.double()), plain, 4, because))
 
 
+@claim("rope-leaves-values-alone")
+def test_the_layer_mixes_values_that_are_not_turned(
+    implementation: Implementation, check: Check, rng: Draws
+) -> None:
+    """In a layer with RoPE the values that are mixed are those of a layer without positions.
+
+    The output against W_o of the values, mixed by the weights that the layer returns. The plain
+    computation is the same in float32.
+    """
+    layer = rng.build(lambda: implementation.MultiHeadAttention(16, 2, positions="rotary"))
+    x = rng.normal(4, 24, 16, salt="x")
+
+    def mixed(weights: Tensor, x: Tensor) -> Tensor:
+        v = projected(implementation, layer, "v", x).view(4, 24, 2, 8)
+        heads = torch.einsum("bhti,bihd->bthd", weights.detach(), v)
+        return projected(implementation, layer, "o", heads.flatten(2))
+
+    output, weights = layer(x, return_weights=True)
+    plain = mixed(weights, x)
+    layer.double()
+    reference = mixed(layer(x.double(), return_weights=True)[1], x.double())
+    check(output, rounding(reference, plain, 2, "k = 2: the same sums in another order"))
+
+
 @claim("rope-far-positions")
 def test_a_vector_far_along_is_turned_by_the_right_angle(
     implementation: Implementation, check: Check, rng: Draws

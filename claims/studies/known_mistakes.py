@@ -22,11 +22,11 @@ def broken() -> set[str]:
 
 
 def testable(ledger: Ledger) -> list[str]:
-    """The claims that the known mistakes are tried on."""
+    """The claims of an implementation that the known mistakes are tried on."""
     return [
         entry.id for entry in ledger.entries.values()
         if entry.has_test and entry.kind != "training" and not entry.needs_document
-        and "gpu" not in entry.needs
+        and "gpu" not in entry.needs and entry.bound != "nobody"
     ]
 
 
@@ -43,9 +43,9 @@ def summary(ledger: Ledger) -> str:
     rows = [(each["reason"], str(len(each["claims"]))) for each in unbroken()]
     return (
         f"{len(sizes)} known mistakes each break {min(sizes)} to {max(sizes)} claims. Of the "
-        f"{len(tried)} claims that need neither training nor a GPU,\n"
-        f"{len(broken() & set(tried))} are broken by one of them. The others, by name in "
-        f"[`unbroken.yaml`](../fixtures/implementations/unbroken.yaml):\n\n"
+        f"{len(tried)} claims that ask\nsomething of an implementation, and need neither training "
+        f"nor a GPU, {len(broken() & set(tried))} are broken by\none of them. The others, by name "
+        f"in [`unbroken.yaml`](../fixtures/implementations/unbroken.yaml):\n\n"
         + table(("why no known mistake breaks them", "claims"), rows)
     )
 
