@@ -24,7 +24,12 @@ from scipy.linalg import hadamard
 from torch import Tensor, nn
 
 from claims.experiments import HALF
-from claims.experiments.division import BY_WIDTH_AND_RATE, DIVISION_RUNS, FROZEN_RUNS
+from claims.experiments.division import (
+    BY_WIDTH_AND_RATE,
+    DIVISION_RUNS,
+    FROZEN_RUNS,
+    LASTING_RUNS,
+)
 from claims.experiments.ladder import LADDER_RUNS
 from claims.experiments.rungs import ONE_BLOCK
 from claims.harness import (
@@ -744,7 +749,7 @@ def test_six_rows_in_ten_of_the_unscaled_head_are_saturated_at_initialisation(
 
 
 @claim("undivided-does-not-recover")
-@trains(DIVISION_RUNS, "1024, unscaled")
+@trains(LASTING_RUNS, "1024, unscaled")
 def test_the_unscaled_head_does_not_recover(runs: Runs, check: Check, expected: Expected) -> None:
     """The unscaled head does not recover: nothing pulls it back, so the collapse is stable.
 

@@ -95,16 +95,18 @@ def test_the_corpus_and_its_tokens(
 def test_differences_of_reordered_sums(
     implementation: Implementation, check: Check, expected: Expected, table: Table
 ) -> None:
-    """l.24, l.43, l.44: the mean of a shuffled window; loop, product and softmax."""
+    """l.24, l.43, l.44: the mean of a shuffled window; loop, product and softmax.
+
+    What is measured is compared with the bound and not stored: it depends on the machine's kernels.
+    """
     found = averages(implementation)
     for one, other, roundings, magnitude in found.values():
         check(one, ulps(other.double(), roundings, "roundings of a term", scale=magnitude))
     columns: dict[str, list[Any]] = {
         "difference between": list(found), "printed": printed(expected, found),
-        "measured, 1e-7": [each.difference * 1e7 for each in found.values()],
         "bound, 1e-7": [each.bound * 1e7 for each in found.values()],
     }
-    table(columns, {"measured, 1e-7": 1, "bound, 1e-7": 1}, seeds=[0])
+    table(columns, {"bound, 1e-7": 1}, seeds=[0])
 
 
 @claim("table-l047-averaging-matrix")

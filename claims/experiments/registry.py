@@ -1,6 +1,6 @@
 """Every experiment by its name."""
 
-from claims.experiments.division import DIVISION_RUNS, FROZEN_RUNS, STEEPER_RUNS
+from claims.experiments.division import DIVISION_RUNS, FROZEN_RUNS, LASTING_RUNS, STEEPER_RUNS
 from claims.experiments.induction import FORMING, INDUCTION
 from claims.experiments.ladder import CLOSE_RUNS, LADDER_RUNS
 from claims.experiments.leak import LEAK_RUNS
@@ -25,6 +25,7 @@ EXPERIMENTS: dict[str, Budgets] = {
     "ladder": LADDER_RUNS,
     "close rows": CLOSE_RUNS,
     "division": DIVISION_RUNS,
+    "division, lasting": LASTING_RUNS,
     "division, steeper": STEEPER_RUNS,
     "division, fixed": FROZEN_RUNS,
     "norms": NORM_RUNS,

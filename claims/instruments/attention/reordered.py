@@ -30,11 +30,6 @@ class Reordered(NamedTuple):
         """What no difference exceeds."""
         return self.roundings * U * float(self.magnitude.max())
 
-    @property
-    def difference(self) -> float:
-        """The greatest one."""
-        return float((self.one - self.other).abs().max())
-
 
 def averages(implementation: Implementation, T: int = 8) -> dict[str, Reordered]:
     """The averages of l.20 to l.41, of T tokens of width T, seed 0.
