@@ -91,8 +91,8 @@ def test_a_session_ends_in_a_sentence_when_its_scheduler_goes_away(
     worker = session.worker()
     submit = dask_executor._Sweep._submit
 
-    def then_kill(self: object, executor: object, spec: object) -> object:
-        future = submit(self, executor, spec)  # type: ignore[arg-type]
+    def then_kill(self: object, *arguments: object) -> object:
+        future = submit(self, *arguments)  # type: ignore[arg-type]
         kill(session.scheduler)
         kill(worker)
         return future

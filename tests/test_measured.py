@@ -179,7 +179,7 @@ def test_every_row_belongs_to_an_experiment() -> None:
 def test_the_table_says_where_it_comes_from() -> None:
     facts = json.loads(MEASURED.with_name("provenance.json").read_text(encoding="utf-8"))
     assert set(facts) == {
-        "torch", "device", "machine", "threads", "finished", "commit", "command",
+        "torch", "device", "machine", "threads", "made", "commit", "command",
     }  # fmt: skip
     assert all(facts.values())
 
@@ -193,11 +193,22 @@ def test_a_missing_folder_is_refused_before_anything_is_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_store_without_such_runs_is_named(
+def test_a_record_without_such_runs_is_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CLAIMS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(paths, "EVIDENCE", tmp_path / "evidence")
     with pytest.raises(SystemExit):
         document.main([str(tmp_path)])
-    assert "holds no run at the document's budget" in capsys.readouterr().err
+    assert "holds no run of these experiments" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_file_of_the_record_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paths, "EVIDENCE", tmp_path)
+    (tmp_path / "damaged.json").write_text("{}")
+    with pytest.raises(SystemExit):
+        document.main([str(tmp_path)])
+    assert "damaged.json is no file of the record" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["damaged.json"]

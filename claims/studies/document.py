@@ -1,8 +1,8 @@
 """What has been trained at the document's budget: `python -m claims.studies.document FOLDER`.
 
-Trains nothing, and writes into FOLDER
+Trains nothing, and writes into FOLDER what the record (fixtures/evidence) has:
 
-runs.csv            one row per run and quantity, with its value by seed; seeds that the run store
+runs.csv            one row per run and quantity, with its value by seed; seeds that the record
                     lacks are missing, and `n` says how many there are
 provenance.json     where the values come from
 
@@ -15,7 +15,6 @@ import argparse
 import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -26,12 +25,12 @@ from claims.experiments.leak import LEAK_RUNS
 from claims.experiments.norms import NORM_RUNS
 from claims.experiments.positions import POSITION_RUNS
 from claims.experiments.precision import PRECISION_RUNS
-from claims.harness.files import cache_dir, write_whole
+from claims.harness import paths
+from claims.harness.files import write_whole
 from claims.harness.provenance import commit
-from claims.training import sealed
+from claims.training.evidence import Evidence, EvidenceError, read
 from claims.training.experiment import Experiment
-from claims.training.spec import Evaluation, RunResult, RunSpec, Score
-from claims.training.store import RESULT, SCORES, listed
+from claims.training.spec import RunSpec
 
 EXPERIMENTS = {
     "ladder": LADDER_RUNS,
@@ -42,66 +41,53 @@ EXPERIMENTS = {
     "leak": LEAK_RUNS,
     "precision": PRECISION_RUNS,
 }
-Facts = Mapping[str, object]
+Facts = Mapping[str, str]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m claims.studies.document",
-        description="Write down what the run store holds at the document's budget.",
+        description="Write down what the record holds at the document's budget.",
     )
     parser.add_argument("folder", type=Path, help="where to, e.g. fixtures/studies/document")
     folder: Path = parser.parse_args(arguments).folder
     if not folder.is_dir():
         parser.error(f"{folder} is no folder; give one that exists")
 
-    stored = _stored(cache_dir() / "runs")
+    try:
+        record = {run.spec.on("").digest(): run for run in map(read, _files())}
+    except EvidenceError as error:
+        parser.error(str(error))
     rows = [
         {"experiment": name, **row}
         for name, budgets in EXPERIMENTS.items()
-        for row in _rows(budgets["document"], stored)
+        for row in _rows(budgets["document"], record)
     ]
     if not rows:
-        parser.error(f"the run store {cache_dir() / 'runs'} holds no run at the document's budget")
-    used = [facts for facts, _ in stored.values()]
+        parser.error(f"the record, {paths.EVIDENCE}, holds no run of these experiments")
     write_whole(folder / "runs.csv", pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))
-    write_whole(folder / "provenance.json", json.dumps(_provenance(used), indent=2) + "\n")
+    facts = _provenance([run.facts for run in record.values()])
+    write_whole(folder / "provenance.json", json.dumps(facts, indent=2) + "\n")
     print(f"wrote {len(rows)} rows to {folder / 'runs.csv'}, and its provenance beside it")
     return 0
 
 
-def _stored(folder: Path) -> dict[str, tuple[Facts, RunResult]]:
-    """What is finished, by the digest of its specification, whatever the corpus."""
-    found = {}
-    for entry in listed(folder) if folder.is_dir() else []:
-        body = sealed.read(folder / entry.key / RESULT) if entry.done else None
-        if body is None:
-            continue
-        facts = json.loads(body)
-        result = replace(
-            RunResult.from_json(facts["result"]), scores=tuple(_scores(folder / entry.key, facts))
-        )
-        found[RunSpec.from_json(facts["spec"]).on("").digest()] = (facts, result)
-    return found
-
-
-def _scores(entry: Path, facts: Facts) -> Iterator[Score]:
-    asked = RunSpec.from_json(facts["spec"]).evaluations  # type: ignore[arg-type]
-    rows = json.loads(sealed.read(entry / SCORES) or b"[]")
-    known = {Evaluation(**row["evaluation"]): Score(**row["score"]) for row in rows}
-    return (known[evaluation] for evaluation in asked if evaluation in known)
+def _files() -> list[Path]:
+    return sorted(paths.EVIDENCE.glob("*.json"))
 
 
 def _rows(
-    experiment: Experiment, stored: Mapping[str, tuple[Facts, RunResult]]
+    experiment: Experiment, record: Mapping[str, Evidence]
 ) -> Iterator[dict[str, object]]:
     for label in experiment.runs:
-        of_seeds = [
-            (spec.seed, _quantities(spec, stored[spec.digest()][1]))
+        every = [
+            (spec.seed, _quantities(spec, record[spec.digest()]))
             for spec in experiment.of(label)
-            if spec.digest() in stored
+            if spec.digest() in record
         ]
-        for quantity in of_seeds[0][1] if of_seeds else ():
+        for quantity in dict.fromkeys(name for _, quantities in every for name in quantities):
+            # Of an evaluation that was declared later, only some seeds have the score.
+            of_seeds = [(s, quantities) for s, quantities in every if quantity in quantities]
             values = [quantities[quantity] for _, quantities in of_seeds]
             yield {
                 "run": label,
@@ -114,18 +100,21 @@ def _rows(
             }
 
 
-def _quantities(spec: RunSpec, result: RunResult) -> dict[str, float]:
+def _quantities(spec: RunSpec, run: Evidence) -> dict[str, float]:
     """Everything that a table shows of one run, by name."""
+    result = run.result
+    scores = dict(zip(run.spec.evaluations, result.scores, strict=True))
     found = {
         f"perplexity, {e.split}, windows of {e.length}"
-        + (f", last {e.stride}" if e.stride else ""): score.perplexity
-        for e, score in zip(spec.evaluations, result.scores, strict=False)
+        + (f", last {e.stride}" if e.stride else ""): scores[e].perplexity
+        for e in spec.evaluations
+        if e in scores
     }
     for when, snapshot in (("first", result.snapshots[0]), ("last", result.snapshots[-1])):
-        for block, scores in enumerate(snapshot.scores, 1):
-            found[f"score std, block {block}, {when}"] = scores.std
-            found[f"entropy, block {block}, {when}"] = scores.entropy
-            found[f"saturated rows, block {block}, {when}"] = scores.saturated
+        for block, of_head in enumerate(snapshot.scores, 1):
+            found[f"score std, block {block}, {when}"] = of_head.std
+            found[f"entropy, block {block}, {when}"] = of_head.entropy
+            found[f"saturated rows, block {block}, {when}"] = of_head.saturated
     return found
 
 
@@ -133,13 +122,13 @@ def _provenance(facts: Sequence[Facts]) -> dict[str, object]:
     def all_of(key: str) -> list[str]:
         return sorted({str(each[key]) for each in facts})
 
-    finished = all_of("finished")
+    dates = all_of("date")
     return {
         "torch": all_of("torch"),
         "device": all_of("device"),
         "machine": all_of("machine"),
         "threads": all_of("threads"),
-        "finished": [finished[0], finished[-1]],
+        "made": [dates[0], dates[-1]],
         "commit": commit(),
         "command": "pytest claims --budget document --device cpu",
     }
