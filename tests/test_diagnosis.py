@@ -163,6 +163,25 @@ def test_a_crash_and_a_passing_run_name_no_mistake(project: Project, tmp_path: P
     assert json.loads((tmp_path / "green.json").read_text())["looks_like"] == []
 
 
+DEPARTING = """
+@claim("{name}")
+def test_{name}(implementation, check):
+    check(implementation.causal_mask(2).sum().item(), exact(0))
+"""
+
+
+@pytest.mark.usefixtures("listed")
+def test_departures_from_the_chapters_choices_alone_name_no_mistake(project: Project) -> None:
+    project.package("theirs", "from transformer import causal_mask\n")
+    for name in "abcd":
+        project.entry(name, binds="chapter").test(DEPARTING.format(name=name))
+    result = project.run("--implementation", "theirs")
+    assert "departs from the chapter in:" in output(result)
+    assert "known mistake" not in output(result)
+    project.entry("e").test(DEPARTING.format(name="e"))
+    assert "known mistake" in output(project.run("--implementation", "theirs"))
+
+
 # ---- how often it is right -----------------------------------------------------------------------
 
 

@@ -315,11 +315,15 @@ class Report:
         return bool(self._config.stash[FOREIGN]) and verdicts == {"not run"}
 
     def likenesses(self) -> list[Likeness]:
-        """The known mistakes that break much the same claims as failed here."""
+        """The known mistakes that break much the same claims as failed here; none where nothing
+        did, as what departs from the chapter's choices alone need be no mistake.
+        """
         judged = [
             outcome for outcome in self._outcomes.values()
             if not outcome.budget and "gpu" not in self._ledger[outcome.claim].needs
         ]
+        if not any(outcome.verdict == "failed" for outcome in judged):
+            return []
         return looks_like(
             failed={o.claim for o in judged if o.verdict in ("failed", "departs")},
             ran={o.claim for o in judged if o.verdict not in ("not run", "error")},
