@@ -95,11 +95,9 @@ def test_the_corpus_and_its_tokens(
 def test_differences_of_reordered_sums(
     implementation: Implementation, check: Check, expected: Expected, table: Table
 ) -> None:
-    """l.24, l.43, l.44: the mean of a shuffled window; loop, product and softmax.
-
-    What is measured is compared with the bound and not stored: it depends on the machine's kernels.
-    """
+    """l.24, l.43, l.44: the mean of a shuffled window; loop, product and softmax."""
     found = averages(implementation)
+    # Compared with its bound and not stored: it depends on the machine's kernels.
     for one, other, roundings, magnitude in found.values():
         check(one, ulps(other.double(), roundings, "roundings of a term", scale=magnitude))
     columns: dict[str, list[Any]] = {
