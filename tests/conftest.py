@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import yaml
 
 from claims.harness import paths
 from claims.instruments.text.corpus import Corpus, find_corpus
+from claims.training.dask_executor import versions
+from dask_machines import Machines
 
 ROOT = Path(__file__).resolve().parents[1]
 HEADER = """\
@@ -96,6 +99,15 @@ class Project:
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
     return Project(pytester, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    """For schedulers and workers of Dask in processes of their own."""
+    versions()  # while the code is as the processes will import it
+    started = Machines(tmp_path_factory.mktemp("machines"))
+    yield started
+    started.close()
 
 
 @pytest.fixture(scope="session")

@@ -112,14 +112,6 @@ def wide(width: int, **more: Any) -> RunSpec:
     return replace(SPEC, model=replace(MODEL, d_model=width), **more)
 
 
-@pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    dask_executor.versions()
-    started = Machines(tmp_path_factory.mktemp("machines"))
-    yield started
-    started.close()
-
-
 class Sweep:
     """A scheduler, a client's folder with a package and a store, and the steps that are noted."""
 

@@ -57,14 +57,6 @@ class OnWorkers(Project):
         return super().run(*PLUGINS, "--implementation", "learning", *options)
 
 
-@pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    dask_executor.versions()
-    started = Machines(tmp_path_factory.mktemp("machines"))
-    yield started
-    started.close()
-
-
 @pytest.fixture
 def session(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, machines: Machines

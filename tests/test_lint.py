@@ -460,3 +460,30 @@ def test_the_claims_of_the_document_stand_in_its_order(path: Path, ledger: Ledge
     places = [(name, entries[name].line or 0) for name in ids if not entries[name].beyond]
     assert places
     assert out_of_order(places) == []
+
+
+# ---- stored files --------------------------------------------------------------------------------
+
+OF_A_MACHINE = re.compile(r"(?<![\w.:/~-])/(?:home|root|Users|tmp|var|opt|mnt|work)/\w")
+
+
+def test_no_stored_file_names_a_place_on_somebodys_machine() -> None:
+    """What was measured where is said by facts of the machine; a path says nothing to a reader."""
+    files = [ROOT / "README.md"]
+    for folder in ("docs", "fixtures"):
+        files += [
+            path for path in sorted((ROOT / folder).rglob("*"))
+            if path.suffix in (".csv", ".json", ".md", ".svg", ".yaml") and ".hypothesis" not in
+            path.parts
+        ]
+    named = {
+        str(path.relative_to(ROOT)): found[0]
+        for path in files if (found := OF_A_MACHINE.search(path.read_text(encoding="utf-8")))
+    }
+    assert named == {}
+
+
+def test_a_place_on_a_machine_is_found() -> None:
+    assert OF_A_MACHINE.search('"corpus": "A text, from /home/ann/text.txt"')
+    assert OF_A_MACHINE.search("/root/x")
+    assert not OF_A_MACHINE.search("https://example.org/home/x, ~/work/x, docs/work/x, source /opt")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import compress
 from statistics import fmean, stdev
-from typing import Generic, NamedTuple, TypeVar, overload
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -69,11 +69,11 @@ class PerSeed(Sequence[T], Generic[T]):
 
     def __sub__(self: PerSeed[float], other: PerSeed[float]) -> PerSeed[float]:
         values = (a - b for a, b in _pairs(self, other))
-        return PerSeed(self.seeds, values, _source(self, other), self.looks)
+        return PerSeed(self.seeds, values, sources(self, other), self.looks)
 
     def __truediv__(self: PerSeed[float], other: PerSeed[float]) -> PerSeed[float]:
         values = (a / b for a, b in _pairs(self, other))
-        return PerSeed(self.seeds, values, _source(self, other), self.looks)
+        return PerSeed(self.seeds, values, sources(self, other), self.looks)
 
     def __len__(self) -> int:
         return len(self._values)
@@ -99,5 +99,7 @@ def _pairs(a: PerSeed[float], b: PerSeed[float]) -> Iterator[tuple[float, float]
     return zip(a, b, strict=True)
 
 
-def _source(a: PerSeed[float], b: PerSeed[float]) -> str:
-    return "; ".join(dict.fromkeys(filter(None, (a.source, b.source))))
+def sources(*values: PerSeed[Any]) -> str:
+    """Where they are from, each place once."""
+    places = (place for each in values for place in each.source.split("; "))
+    return "; ".join(dict.fromkeys(filter(None, places)))

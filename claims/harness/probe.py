@@ -7,8 +7,8 @@ claims, in as many ways.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,19 +17,16 @@ from claims.harness.implementation import Implementation
 from claims.harness.isolation import GlobalState
 
 B, T, D, V = 2, 3, 8, 16
+W = TypeVar("W")
+# What is called, and the shape or shapes that are wanted.
+Probe = tuple[Callable[[Implementation], Any], W]
 
 
 def findings(implementation: Implementation) -> Mapping[str, str]:
     """Name -> a sentence with the shapes given and wanted. What raises is left to the claims."""
     state = GlobalState()
     found = {}
-    for name, (run, wanted) in PROBES.items():
-        if name not in implementation.provided():
-            continue
-        try:
-            result = run(implementation)
-        except Exception:
-            continue
+    for name, result, wanted in _results(implementation, PROBES):
         if (shown := _shown(result)) != f"the shape {wanted}":
             more = _in_words(result, wanted)
             found[name] = f"{name} returns {shown} where the shape {wanted} is wanted{more}"
@@ -51,13 +48,7 @@ def without_weights(implementation: Implementation) -> Mapping[str, str]:
     """
     state = GlobalState()
     found = {}
-    for name, (run, wanted) in WITH_WEIGHTS.items():
-        if name not in implementation.provided():
-            continue
-        try:
-            result = run(implementation)
-        except Exception:
-            continue
+    for name, result, wanted in _results(implementation, WITH_WEIGHTS):
         shown, parts = _shown(result), ", ".join(map(str, wanted))
         if shown not in (f"a tuple of {parts}", f"a list of {parts}"):
             found[name] = (
@@ -67,6 +58,20 @@ def without_weights(implementation: Implementation) -> Mapping[str, str]:
             )
     state.restore()
     return found
+
+
+def _results(
+    implementation: Implementation, probes: Mapping[str, Probe[W]]
+) -> Iterator[tuple[str, Any, W]]:
+    """(name, what its probe returns, what is wanted) of the names that the package provides."""
+    for name, (run, wanted) in probes.items():
+        if name not in implementation.provided():
+            continue
+        try:
+            result = run(implementation)
+        except Exception:
+            continue
+        yield name, result, wanted
 
 
 def _shown(result: Any) -> str:
@@ -108,7 +113,7 @@ def _language_model(package: Implementation) -> Any:
 
 # Name -> how many tensors with leading dimensions it takes, which, and their shape without any.
 LEADING = {"attention": (3, "q, k and v", "(n, d_k)"), "rotate": (1, "x", "(T, d_head)")}
-PROBES: dict[str, tuple[Callable[[Implementation], Any], tuple[int, ...]]] = {
+PROBES: dict[str, Probe[tuple[int, ...]]] = {
     "causal_mask": (lambda package: package.causal_mask(T), (T, T)),
     "attention": (
         lambda package: package.attention(
@@ -121,7 +126,7 @@ PROBES: dict[str, tuple[Callable[[Implementation], Any], tuple[int, ...]]] = {
     "FeedForward": (_on_x("FeedForward", D), (B, T, D)),
     "LanguageModel": (_language_model, (B, T, V)),
 }
-WITH_WEIGHTS: dict[str, tuple[Callable[[Implementation], Any], tuple[tuple[int, ...], ...]]] = {
+WITH_WEIGHTS: dict[str, Probe[tuple[tuple[int, ...], ...]]] = {
     "attention": (
         lambda package: package.attention(*torch.ones(3, B, 1, T, D), return_weights=True),
         ((B, 1, T, D), (B, 1, T, T)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -28,6 +29,16 @@ def provenance(seeds: Sequence[int], command: str) -> dict[str, Any]:
         "date": today(),
         "command": command,
     }
+
+
+def without_files(command: str) -> str:
+    """A command of pytest without the names of the files that it wrote."""
+    return re.sub(r"(--claims-(?:json|report)[ =])\S+", r"\1FILE", command)
+
+
+def without_origin(corpus: str) -> str:
+    """Which text it was, as results files say it, without the place on their machine."""
+    return corpus.partition(", from ")[0]
 
 
 def provenance_path(table: Path) -> Path:

@@ -26,7 +26,7 @@ from claims.harness import paths
 from claims.harness.check import BrokenClaim, Refuted
 from claims.harness.files import write_whole
 from claims.harness.mark import budget_of
-from claims.harness.per_seed import PerSeed, Spread
+from claims.harness.per_seed import PerSeed, Spread, sources
 from claims.harness.provenance import provenance, provenance_path
 
 Columns = Mapping[str, Sequence[Any]]
@@ -102,7 +102,7 @@ class Table:
             {**columns, **dict(zip(Spread._fields, spreads, strict=True))},
             dict.fromkeys(("mean", "sd"), decimals),
             seeds=sorted({seed for each in rows for seed in each.seeds}),
-            source="; ".join(dict.fromkeys(each.source for each in rows if each.source)),
+            source=sources(*rows),
         )
 
     def _write_provenance(self, seeds: list[int], source: str) -> None:

@@ -9,7 +9,6 @@ docs/for-the-author.md.
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,11 @@ from typing import Any
 from claims.harness import paths
 from claims.harness.files import write_whole
 from claims.harness.ledger import Entry, Ledger, load_ledger
+from claims.harness.provenance import without_files, without_origin
 from claims.harness.report import VERSION, to_text
 from claims.report.merging import Merged, merge
 from claims.report.page import LONGEST_HEADLINE, NAME, Links, author, card
-from claims.report.stored import NoResults, Stored, read
+from claims.report.stored import NoResults, read
 from claims.studies.verdicts import BUDGETS
 
 STORED = paths.FIXTURES / "studies" / "author.json"
@@ -57,11 +57,12 @@ def evidence(merged: Merged) -> dict[str, Any]:
         raise ValueError(f"the runs are red: {', '.join(failed)}")
     chosen = {card["id"] for kind in WITH_EVIDENCE for card in _cards(merged)[kind]}
     newest = merged.files[0]
-    commands = dict.fromkeys(_general(file) for file in merged.files)
+    commands = dict.fromkeys(without_files(file.command) for file in merged.files)
     return {
         "version": VERSION, "made": newest.made, "command": "; ".join(commands),
         "implementation": newest.implementation, "base_seed": newest.base_seed,
-        "commit": newest.commit, "machine": newest.machine, "corpus": newest.corpus,
+        "commit": newest.commit, "machine": newest.machine,
+        "corpus": without_origin(newest.corpus),
         "verdicts": {claim.entry.id: claim.verdicts[merged.main] for claim in merged.claims},
         "looks_like": [],
         "runs": [
@@ -69,11 +70,6 @@ def evidence(merged: Merged) -> dict[str, Any]:
             if run.verdict != "not run"
         ],
     }  # fmt: skip
-
-
-def _general(file: Stored) -> str:
-    """The command without the names of its files, which say nothing about what was measured."""
-    return re.sub(r"(--claims-(?:json|report)[ =])\S+", r"\1FILE", file.command)
 
 
 def _cards(merged: Merged) -> dict[str, list[dict[str, Any]]]:

@@ -44,6 +44,7 @@ from claims.harness.files import cache_dir, write_whole
 from claims.harness.ledger import Ledger
 from claims.harness.mark import claim_id
 from claims.harness.paths import ROOT
+from claims.harness.provenance import without_origin
 from claims.harness.stash import CORPUS_LINE, LEDGER
 from claims.studies.variants import (
     CHOICE,
@@ -180,8 +181,7 @@ class Measured:
             "made": datetime.now(UTC).isoformat(timespec="seconds"),
             "base_seed": option("base_seed"),
             "machine": machine.description(),
-            # The path of the file says nothing about what was measured.
-            "corpus": session.config.stash[CORPUS_LINE].partition(", from ")[0],
+            "corpus": without_origin(session.config.stash[CORPUS_LINE]),
         }
 
 

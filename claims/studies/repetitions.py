@@ -21,13 +21,13 @@ import argparse
 import csv
 import io
 import json
-import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from claims.harness.files import write_whole
+from claims.harness.provenance import without_files, without_origin
 from claims.studies.markdown import table
 
 MARGIN = "margin"
@@ -59,9 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     writer.writerows(rows)
     write_whole(options.folder / "margins.csv", text.getvalue())
     facts = {key: data[key] for key in KEPT}
-    # The paths of the files say nothing about what was measured.
-    facts["corpus"] = data["corpus"].partition(", from ")[0]
-    facts["command"] = re.sub(r"(--claims-json[ =])\S+", r"\1FILE", data["command"])
+    facts["corpus"] = without_origin(data["corpus"])
+    facts["command"] = without_files(data["command"])
     write_whole(options.folder / "provenance.json", json.dumps(facts, indent=2) + "\n")
     return 0
 
