@@ -12,6 +12,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
@@ -94,7 +95,8 @@ def drawn(figure: Figure, name: str) -> str:
     """The figure as an SVG element, the same bytes for the same figure."""
     text = io.StringIO()
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+        # Figure.savefig draws twice, first to find sizes that no picture here depends on.
+        FigureCanvasSVG(figure).print_svg(text, metadata={"Date": None, "Creator": None})
     element = text.getvalue()
     element = re.sub(r"<metadata>.*?</metadata>", "", element[element.index("<svg"):], flags=re.S)
     # As wide as its text needs to be read, and narrower where the page is.
