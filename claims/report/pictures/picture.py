@@ -96,7 +96,9 @@ def drawn(figure: Figure, name: str) -> str:
     text = io.StringIO()
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
         # Figure.savefig draws twice, first to find sizes that no picture here depends on.
-        FigureCanvasSVG(figure).print_svg(text, metadata={"Date": None, "Creator": None})
+        backend = FigureCanvasSVG(figure)
+        facts = {"Date": None, "Creator": None}
+        backend.print_svg(text, metadata=facts)  # type: ignore[no-untyped-call]
     element = text.getvalue()
     element = re.sub(r"<metadata>.*?</metadata>", "", element[element.index("<svg"):], flags=re.S)
     # As wide as its text needs to be read, and narrower where the page is.
