@@ -120,11 +120,14 @@ def _set_up_hypothesis(*, shrink: bool) -> None:
 
 
 class _TorchRandom:
-    """torch's global generator, as Hypothesis manages it: seeded per example, restored after."""
+    """torch's generator of the CPU, as Hypothesis manages it: seeded per example, restored after.
 
-    seed = staticmethod(torch.manual_seed)
-    getstate = staticmethod(torch.get_rng_state)
-    setstate = staticmethod(torch.set_rng_state)
+    torch.manual_seed would also keep a stack for each kind of GPU that is not in use, at every call.
+    """
+
+    seed = staticmethod(torch.default_generator.manual_seed)
+    getstate = staticmethod(torch.default_generator.get_state)
+    setstate = staticmethod(torch.default_generator.set_state)
 
 
 # Hypothesis keeps a weak reference.
@@ -224,7 +227,15 @@ def _deselect(config: pytest.Config, items: list[pytest.Item], others: list[pyte
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    # What exists by now stays; without it, collecting after each test would cost half a second.
+    _collect_what_is_new()
+
+
+def _collect_what_is_new() -> None:
+    """Collect cycles among the objects that were made since the last call.
+
+    What outlives a test is of the session (modules, fixtures, reports): to look through all of it
+    after every test would take longer than most claims.
+    """
     gc.collect()
     gc.freeze()
 
@@ -240,7 +251,7 @@ def pytest_runtest_protocol() -> Generator[None, Any, Any]:
     finally:
         for name in ("last_exc", "last_value", "last_traceback"):
             setattr(sys, name, None)
-        gc.collect()
+        _collect_what_is_new()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -344,8 +355,14 @@ def pytest_runtest_makereport(
     entry = entry_of(item)
     decided = outcome.when == "call" or not outcome.passed
     raised = None if call.excinfo is None else call.excinfo.value
-    if isinstance(raised, BrokenClaim | Undecided | foreign.PackageError):
+    in_short = item.config.option.tbstyle == "auto"  # --tb asks for the lines of code
+    if isinstance(raised, BrokenClaim | Undecided) or (
+        in_short and isinstance(raised, foreign.PackageError)
+    ):
         outcome.longrepr = str(raised)  # the fault is not a line of code
+    elif entry is not None and item.config.stash[FOREIGN] and outcome.failed and in_short:
+        if isinstance(raised, foreign.DISAGREES):
+            outcome.longrepr = foreign.in_short(entry, raised)
     if entry is not None and item.config.stash[FOREIGN] and foreign.departs(entry, raised):
         outcome.outcome = "skipped"
         outcome.wasxfail = foreign.DEPARTS

@@ -65,8 +65,7 @@ class Draws:
 
         torch initialises modules from the global generator, and offers no other way.
         """
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed(salt))
+        with recipe(self.seed(salt)):
             return make()
 
 
@@ -77,13 +76,14 @@ def _demand_full_precision(dtype: torch.dtype) -> None:
 
 @contextmanager
 def recipe(seed: int) -> Iterator[None]:
-    """`with recipe(0): ...` is torch.manual_seed(0) for the block; the global generator is
-    restored.
+    """`with recipe(0): ...` is torch.manual_seed(0) for the block, on the CPU; the global generator
+    is restored.
 
     For the recipes behind printed digits, which name their seed.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        # torch.manual_seed keeps a stack for each kind of GPU that is not in use, at every call.
+        torch.default_generator.manual_seed(seed)
         yield
 
 
