@@ -122,7 +122,7 @@ def _set_up_hypothesis(*, shrink: bool) -> None:
 class _TorchRandom:
     """torch's generator of the CPU, as Hypothesis manages it: seeded per example, restored after.
 
-    torch.manual_seed would also keep a stack for each kind of GPU that is not in use, at every call.
+    torch.manual_seed keeps a stack for each kind of GPU that is not in use, at every call.
     """
 
     seed = staticmethod(torch.default_generator.manual_seed)
