@@ -245,6 +245,76 @@ def test_a(implementation, check, n):
     assert counted["theirs"] < counted["package"]
 
 
+PROPERTY = """
+@claim("a")
+@given(x=st.lists(st.floats(1, 2), min_size=90), n=st.integers(0, 9))
+def test_a(implementation, check, x, n):
+    check(implementation.causal_mask(3), exact(torch.zeros(3, 3), "no ones"))
+"""
+
+
+def failures(result: pytest.RunResult) -> list[str]:
+    """The lines between the title of the failures and the summary of the claims."""
+    first, last = (
+        next(i for i, line in enumerate(result.outlines) if f"= {title} =" in line)
+        for title in ("FAILURES", "claims")
+    )
+    return result.outlines[first + 1 : last]
+
+
+def test_a_failure_is_the_sentence_the_values_and_the_example(project: Project) -> None:
+    """No code of the claim, no fixtures, no log of Hypothesis; `--tb` asks for the code."""
+    project.package("theirs", PACKAGE)
+    project.entry("a").test(PROPERTY)
+    title, *lines = failures(project.run("--implementation", "theirs"))
+    assert "test_a" in title
+    keys, texts = zip(*(line.strip().split(": ", 1) for line in lines), strict=True)
+    assert keys == (
+        "claim", "says", "measured", "expected", "allowed", "difference", "example", "run again"
+    )
+    assert texts[1] == "The sentence of a."
+    assert texts[6].startswith("n=0, x=[1.0, 1.0")
+    assert texts[6].endswith(" ...")
+    assert len(texts[6]) < 150
+    asked = "\n".join(failures(project.run("--implementation", "theirs", "--tb", "short")))
+    assert "check(implementation.causal_mask(3)" in asked
+
+
+def test_a_table_that_differs_everywhere_is_cut(project: Project) -> None:
+    project.package("theirs", PACKAGE)
+    line = "implementation.causal_mask(3); raise Refuted('\\n'.join(map(str, range(99))))"
+    project.entry("a").test(
+        "from claims.harness.check import Refuted\n" + claim("a", line)
+    )
+    _, says, *lines = failures(project.run("--implementation", "theirs"))
+    assert says == "a (l.11): The sentence of a."
+    assert lines[-2:] == ["14", "... and 84 lines more (--tb=short has them all)"]
+
+
+def test_a_place_where_the_package_breaks_is_one_line_and_with_tb_all_of_it(
+    project: Project,
+) -> None:
+    project.package("theirs", PACKAGE)
+    project.entry("a").test(claim("a", mask(15)))
+    _, *lines = failures(project.run("--implementation", "theirs"))
+    assert lines == ["causal_mask (__init__.py:10) raises KeyError: 'missing'"]
+    asked = "\n".join(failures(project.run("--implementation", "theirs", "--tb", "short")))
+    assert 'return {}["missing"]' in asked
+
+
+def test_names_of_groups_that_were_not_asked_for_are_one_line(project: Project) -> None:
+    """Whether the package has them or not."""
+    project.package("theirs", PACKAGE)
+    for name, line in (
+        ("a", mask(2)), ("b", "implementation.Head"), ("c", "implementation.rotate"),
+        ("d", "implementation.Block"), ("e", "implementation.LanguageModel"),
+    ):
+        project.entry(name).test(claim(name, line))
+    said = output(project.run("--implementation", "theirs", "--only", "attention"))
+    assert "not run:\n  3 x --only leaves out what needs names of other groups\n  1 x " in said
+    assert "1 x theirs does not provide Head" in said
+
+
 def test_a_fixture_that_the_package_fails_is_judged_as_the_claim(project: Project) -> None:
     project.package("theirs", PACKAGE)
     project.entry("a").entry("b").test("""

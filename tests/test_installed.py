@@ -200,7 +200,7 @@ def test_only_some_groups_are_asked_of_the_package(project: Project) -> None:
         project.entry(name)
     result = project.test(TWO).run("--implementation", "both", "--only", " attention")
     result.assert_outcomes(passed=1, skipped=2)
-    assert "2 x --only leaves out what needs the group positions" in output(result)
+    assert "2 x --only leaves out what needs names of other groups" in output(result)
 
 
 @pytest.mark.parametrize(

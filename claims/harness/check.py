@@ -245,13 +245,14 @@ class Check:
 
     def _explain(self, record: Record) -> str:
         entry, unit = self.entry, f" {record.unit}" if record.unit else ""
+        error = record.kind == "rounding"  # what was measured is the greatest; 0 is the best
         lines: Mapping[str, Any] = {
             "claim": f"{entry.id} ({entry.section}, {entry.place})",
             "says": entry.statement,
             "read as": record.reading,
             "taken from": record.source,
-            "measured": f"{record.measured}{unit}",
-            "expected": f"{record.expected}{unit}",
+            "measured": f"{'an error of ' if error else ''}{record.measured}{unit}",
+            "expected": "" if error else f"{record.expected}{unit}",
             "allowed": f"{record.allowed} [{record.kind}]",
             "difference": record.detail,
             "facts": "; ".join(f"{name}: {fact}" for name, fact in record.facts.items()),

@@ -126,10 +126,42 @@ def _first_line(error: BaseException) -> str:
 DEPARTS = "departs from the chapter"
 
 
+DISAGREES = (Refuted, pytest.fail.Exception)
+# Of a message: a table may differ in every row, and an example may be a tensor of many numbers.
+MOST_LINES, LONGEST_LINE = 16, 300
+
+
 def departs(entry: Entry, raised: BaseException | None) -> bool:
     """Whether a disagreement is with what the chapter chose, and not with the field's notions."""
-    disagrees = isinstance(raised, Refuted | pytest.fail.Exception)
+    disagrees = isinstance(raised, DISAGREES)
     return disagrees and entry.bound == "chapter" and entry.verdict != "refuted"
+
+
+def in_short(entry: Entry, raised: BaseException) -> str:
+    """A disagreement as its author needs it: the sentence, the values, and the example found."""
+    lines = str(raised).splitlines()
+    if not any(line.lstrip().startswith("says:") for line in lines):
+        lines = [f"{entry.id} ({entry.place}): {entry.statement}", *lines]
+    if left_out := lines[MOST_LINES:]:
+        lines[MOST_LINES:] = [f"... and {len(left_out)} lines more (--tb=short has them all)"]
+    if example := _example(raised):
+        again = lines[-1].lstrip().startswith("run again:")
+        lines.insert(len(lines) - again, f"{'example':>10}: {example}")
+    return "\n".join(_cut(line) for line in lines)
+
+
+def _example(raised: BaseException) -> str:
+    """What Hypothesis drew, on one line, without the fixtures; empty where it drew nothing."""
+    for note in getattr(raised, "__notes__", ()):
+        if drawn := re.fullmatch(r"[^\n]*: \w+\(\n(.*?),?\n\)\s*", note, re.DOTALL):
+            arguments = [" ".join(a.split()) for a in re.split(r",\n    (?=\w+=)", drawn[1])]
+            shown = [each for each in arguments if not re.match(r"\w+=<", each)]
+            return ", ".join(_cut(each, LONGEST_LINE // 3) for each in sorted(shown, key=len))
+    return ""
+
+
+def _cut(text: str, longest: int = LONGEST_LINE) -> str:
+    return text if len(text) <= longest else f"{text[:longest]} ..."
 
 
 def conclude(entry: Entry, check: object) -> None:

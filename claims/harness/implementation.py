@@ -77,8 +77,8 @@ class Implementation(Layout):
             return self._without_weights(name, found) if name in self.weightless else found
         if self._filler is not None:
             return getattr(self._filler, name)
-        if hasattr(self._module, name):
-            raise Missing(f"--only leaves out what needs the group {CONTRACT[name].group}")
+        if CONTRACT[name].group not in self._groups:
+            raise Missing("--only leaves out what needs names of other groups")
         raise Missing(f"{self.package} does not provide {name}")
 
     def _without_weights(self, name: str, found: Callable[..., Any]) -> Callable[..., Any]:

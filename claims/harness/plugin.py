@@ -355,14 +355,13 @@ def pytest_runtest_makereport(
     entry = entry_of(item)
     decided = outcome.when == "call" or not outcome.passed
     raised = None if call.excinfo is None else call.excinfo.value
-    in_short = item.config.option.tbstyle == "auto"  # --tb asks for the lines of code
+    brief = item.config.stash[FOREIGN] and item.config.option.tbstyle == "auto"
     if isinstance(raised, BrokenClaim | Undecided) or (
-        in_short and isinstance(raised, foreign.PackageError)
+        brief and isinstance(raised, foreign.PackageError)
     ):
         outcome.longrepr = str(raised)  # the fault is not a line of code
-    elif entry is not None and item.config.stash[FOREIGN] and outcome.failed and in_short:
-        if isinstance(raised, foreign.DISAGREES):
-            outcome.longrepr = foreign.in_short(entry, raised)
+    elif brief and entry and outcome.failed and isinstance(raised, foreign.DISAGREES):
+        outcome.longrepr = foreign.in_short(entry, raised)
     if entry is not None and item.config.stash[FOREIGN] and foreign.departs(entry, raised):
         outcome.outcome = "skipped"
         outcome.wasxfail = foreign.DEPARTS
