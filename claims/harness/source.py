@@ -149,6 +149,8 @@ def _distributions() -> dict[str, list[str]]:
 
 
 def _versions(top: str) -> Iterator[str]:
+    if top in OWN_DISTRIBUTIONS:  # at once: who has which package takes half a second to find
+        return
     for name in _distributions().get(top, []):
         if re.sub(r"[-_.]+", "-", name).lower() not in OWN_DISTRIBUTIONS:
             yield f"{name}=={metadata.version(name)}"

@@ -15,11 +15,12 @@ from claims.harness.files import cache_dir
 from claims.harness.implementation import Implementation
 from claims.harness.stash import CORPUS_LINE, FOREIGN, IMPLEMENTATION
 from claims.instruments.text.corpus import Corpus, CorpusError, find_corpus
-from claims.instruments.text.tokens import token_ids
+from claims.instruments.text.tokens import digest, token_ids
 
 CORPUS_VARIABLE = "CLAIMS_CORPUS"
 CORPUS = pytest.StashKey[Corpus | CorpusError]()
 TOKENS = pytest.StashKey[tuple[Any, Tensor] | str]()
+DIGEST = pytest.StashKey[str]()
 
 
 def given_corpus(config: pytest.Config) -> Path | None:
@@ -32,6 +33,14 @@ def tokens_of(config: pytest.Config) -> tuple[Any, Tensor] | str:
     if TOKENS not in config.stash:
         config.stash[TOKENS] = _tokenise(config)
     return config.stash[TOKENS]
+
+
+def tokens_digest(config: pytest.Config) -> str:
+    """Of the corpus in ids; empty where there are none."""
+    if DIGEST not in config.stash:
+        found = tokens_of(config)
+        config.stash[DIGEST] = "" if isinstance(found, str) else digest(found[1])
+    return config.stash[DIGEST]
 
 
 def _tokenise(config: pytest.Config) -> tuple[Any, Tensor] | str:

@@ -18,9 +18,8 @@ from claims.harness.mark import RunsOn, base_seed_of, budget_of, runs_on
 from claims.harness.options import asks_for_gpu
 from claims.harness.stash import BASE_SEEDS, IMPLEMENTATION
 from claims.instruments.text.corpus import Corpus
-from claims.instruments.text.tokens import digest
 from claims.plugins.executor import gpu_fault, workers_of
-from claims.plugins.session import corpus_of, tokens_of
+from claims.plugins.session import corpus_of, tokens_digest, tokens_of
 from claims.training.dask_executor import Cluster, NoCluster
 from claims.training.evidence import Record
 from claims.training.pool import (
@@ -180,7 +179,7 @@ def _specs(config: pytest.Config, item: pytest.Item, declared: RunsOn) -> list[R
     """What a claim needs at its first look at the seeds."""
     budget = budget_of(item) or ""
     experiment = declared.budgets[budget]
-    corpus, first = _corpus_digest(config), _first_seed(budget, _base_seed(config, item))
+    corpus, first = tokens_digest(config), _first_seed(budget, _base_seed(config, item))
     return [
         spec.on(corpus)
         for label in declared.labels
@@ -231,11 +230,6 @@ def _ids(config: pytest.Config, specs: Sequence[RunSpec]) -> Tensor | None:
     return None if isinstance(found, str) else found[1]
 
 
-def _corpus_digest(config: pytest.Config) -> str:
-    found = tokens_of(config)
-    return "" if isinstance(found, str) else digest(found[1])
-
-
 @pytest.fixture
 def budget(request: pytest.FixtureRequest) -> str:
     """The budget at which a claim marked `@trains(...)` runs: it is parametrised over them."""
@@ -261,5 +255,5 @@ def runs(
     gathered = config.stash[GATHERED][_device(config, item)]
     first = _first_seed(budget, base_seed)
     return Runs(
-        experiment, declared.labels, first, _corpus_digest(config), gathered, experiment.looks[0]
+        experiment, declared.labels, first, tokens_digest(config), gathered, experiment.looks[0]
     )

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,7 @@ class Record:
         self._implementation = implementation
         self._runs: dict[str, Evidence] = {}
         self._refused: dict[str, str] = {}
+        self._probes: dict[tuple[object, ...], dict[str, float]] = {}
         for folder in folders:
             for path in sorted(folder.glob("*.json")):
                 try:
@@ -179,25 +181,23 @@ class Record:
                 except EvidenceError as error:
                     self.faults.append(f"{error}: not used")
                 else:
-                    self._runs.setdefault(evidence.spec.on("").digest(), evidence)
+                    self._runs.setdefault(_key(evidence.spec), evidence)
 
     def find(self, spec: RunSpec) -> Evidence | str:
         """The run of that specification, or why the record has none."""
         evidence = self._kept(spec)
         if isinstance(evidence, str):
             return evidence
-        digest = spec.on("").digest()
-        if digest not in self._refused:
-            self._refused[digest] = self._fault(evidence)
-        return self._refused[digest] or evidence
+        if (key := _key(spec)) not in self._refused:
+            self._refused[key] = self._fault(evidence)
+        return self._refused[key] or evidence
 
     def has(self, spec: RunSpec) -> bool:
         """Whether the run is there with its evaluations, of whatever implementation."""
         return not isinstance(self._kept(spec), str)
 
     def _kept(self, spec: RunSpec) -> Evidence | str:
-        # The record is of Tiny Shakespeare, whatever text this session has.
-        evidence = self._runs.get(spec.on("").digest())
+        evidence = self._runs.get(_key(spec))
         if evidence is None:
             return "the record has no such run"
         if any(evaluation not in evidence.spec.evaluations for evaluation in spec.evaluations):
@@ -205,7 +205,12 @@ class Record:
         return evidence
 
     def _fault(self, evidence: Evidence) -> str:
-        now = probe(self._implementation, evidence.spec)
+        spec = evidence.spec
+        # What a probe depends on: runs that differ in the rest begin with the same model.
+        start = (spec.model, spec.seed, spec.causal, spec.fixed)
+        if start not in self._probes:
+            self._probes[start] = probe(self._implementation, spec)
+        now = self._probes[start]
         for name, then in evidence.probe.items():
             if not abs(now[name] - then) <= PROBE_TOLERANCE * abs(then):
                 return (
@@ -213,3 +218,11 @@ class Record:
                     f"first step came to {then:.6g}, today's comes to {now[name]:.6g}"
                 )
         return ""
+
+
+@cache
+def _key(spec: RunSpec) -> str:
+    """By which a run of the record is found. It is of Tiny Shakespeare, whatever text this session
+    has.
+    """
+    return spec.on("").digest()
