@@ -16,9 +16,8 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import pytest
 from pytest_regressions.common import perform_regression_check
 
@@ -28,6 +27,9 @@ from claims.harness.files import write_whole
 from claims.harness.mark import budget_of
 from claims.harness.per_seed import PerSeed, Spread, sources
 from claims.harness.provenance import provenance, provenance_path
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Columns = Mapping[str, Sequence[Any]]
 
@@ -128,6 +130,8 @@ def _frame(columns: Columns, decimals: Mapping[str, int]) -> pd.DataFrame:
     for name in floats:
         if not all(value is None or math.isfinite(value) for value in columns[name]):
             raise BrokenClaim(f"column '{name}' holds NaN or infinity: {list(columns[name])}")
+    import pandas as pd  # slow to import, and few claims have tables
+
     # As objects: pandas would make NaN of an empty cell.
     return pd.DataFrame({name: list(values) for name, values in columns.items()}, dtype=object)
 
@@ -144,6 +148,8 @@ def _cell(value: Any, places: int) -> str:
 
 
 def _compare(obtained_file: Path, stored_file: Path, decimals: Mapping[str, int]) -> None:
+    import pandas as pd
+
     __tracebackhide__ = True
     obtained, stored = (
         pd.read_csv(f, dtype=str, keep_default_na=False) for f in (obtained_file, stored_file)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from scipy import stats
 
 from claims.harness.per_seed import PerSeed
 from claims.harness.tolerance.judgement import Judgement, MisusedTolerance
@@ -43,6 +42,8 @@ class printed_run:
     kind: ClassVar[str] = "printed run"
 
     def judge(self, measured: PerSeed[float]) -> Judgement:
+        from scipy import stats  # slow to import
+
         rows = [_values(row, self.relative) for row in (measured, *self.like)]
         mean, n = float(torch.tensor([*measured], dtype=torch.float64).mean()), len(measured)
         unit = abs(mean) if self.relative else 1.0

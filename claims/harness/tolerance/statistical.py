@@ -3,7 +3,8 @@
 Each test declares the chance of failing although the claim is true (`false_fail`, at most 1e-6)
 and the departure that it would notice (`detects`) with probability `POWER`. The two fix the sample
 size: a sample that agrees but is too small to have noticed is a defect of the claim. Quantiles,
-exact tests and power come from SciPy and statsmodels.
+exact tests and power come from SciPy and statsmodels, which are imported where they are needed:
+it takes longer than most claims.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from scipy import stats
 from torch import Tensor
 
 from claims.harness.tolerance.judgement import Judgement, MisusedTolerance
@@ -52,12 +52,16 @@ class share_within:
 
     def limits(self, n: int) -> tuple[int, int]:
         """The counts still accepted out of n."""
+        from scipy import stats
+
         lowest = int(stats.binom.ppf(self.false_fail / 2, n, self.low))
         highest = int(stats.binom.isf(self.false_fail / 2, n, self.high))
         return lowest, highest
 
     def power(self, n: int) -> float:
         """Chance of noticing a share `detects` beyond an end of [low, high], the harder end."""
+        from scipy import stats
+
         lowest, highest = self.limits(n)
         chances = []
         if self.high + self.detects <= 1:
@@ -87,6 +91,8 @@ class mean_within:
     kind: ClassVar[str] = "statistical"
 
     def judge(self, measured: Tensor) -> Judgement:
+        from scipy import stats
+
         _demand_rare(self.false_fail)
         values = measured.double().flatten()
         n = values.numel()
@@ -117,6 +123,8 @@ class variance_near:
     kind: ClassVar[str] = "statistical"
 
     def judge(self, measured: Tensor) -> Judgement:
+        from scipy import stats
+
         _demand_rare(self.false_fail)
         values = measured.double().flatten()
         n = values.numel()
@@ -151,7 +159,8 @@ class uniformly_distributed:
     kind: ClassVar[str] = "statistical"
 
     def judge(self, measured: Tensor) -> Judgement:
-        from statsmodels.stats.power import GofChisquarePower  # slow to import, seldom needed
+        from scipy import stats
+        from statsmodels.stats.power import GofChisquarePower
 
         _demand_rare(self.false_fail)
         counts = measured.double().flatten()

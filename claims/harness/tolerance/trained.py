@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from scipy import stats
 from torch import Tensor
 
 from claims.harness.per_seed import PerSeed
@@ -34,6 +33,8 @@ class seed_mean_within:
     kind: ClassVar[str] = "trained"
 
     def judge(self, measured: PerSeed[float]) -> Judgement:
+        from scipy import stats  # slow to import
+
         low, high = self.band
         values = _seeds(measured, low, high)
         mean, sd, n = float(values.mean()), float(values.std()), values.numel()
