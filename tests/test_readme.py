@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from claims.harness.files import cache_dir
 from claims.harness.ledger import load_ledger
 from claims.harness.paths import LEDGER
 from conftest import ROOT
@@ -43,9 +42,9 @@ def commands(language: str) -> list[str]:
 INSTALLING = [command for command in commands("bash") if command.startswith("pip ")]
 RUNNING = [command for command in commands("bash") if not command.startswith("pip ")]
 LONG = commands("sh")
-# Of what make runs, this much: `make test` would run this test again, and all claims run by the
-# plain command that `make claims` stands for.
-FEW = {"make test": "-k test_base_seeds", "make claims": "-k gpt2"}
+# Of what runs all claims or all tests, this much: tests/test_whole.py runs all claims, and `make test`
+# would run this test again.
+FEW = {"make test": "test_base_seeds", "make claims": "gpt2", "pytest claims -m": "average"}
 (MY_PACKAGE,) = (block for block in blocks("python") if block.startswith("# my_package"))
 
 
@@ -56,12 +55,6 @@ class Clone:
         self.folder = folder / "clone"
         self._venv = folder / "venv"
         self._cache = folder / "cache"
-        # Trained runs are taken from the cache of whoever tests, where there are any: the commands
-        # would otherwise wait minutes for what `make claims` has shown to work from nothing.
-        runs = cache_dir().absolute() / "runs"
-        runs.mkdir(parents=True, exist_ok=True)
-        self._cache.mkdir()
-        (self._cache / "runs").symlink_to(runs)
         self._run("git", "clone", "--quiet", str(ROOT), str(self.folder), cwd=folder)
         self._run(sys.executable, "-m", "venv", str(self._venv), cwd=folder)
         text = "".join(f"The {n}th line, with {n * n} in it.\n" for n in range(4000))
@@ -77,11 +70,14 @@ class Clone:
         self, *command: str, cwd: Path, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "CI"))}
+        few = next((few for whole, few in FEW.items() if command[-1].startswith(whole)), None)
         environment = kept | {
             "PATH": f"{self._venv / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "VENV": str(self._venv),  # make works in this environment too
             "CLAIMS_CACHE": str(self._cache),
-            "ARGS": next((few for made, few in FEW.items() if made in " ".join(command)), ""),
+            "PYTEST_ADDOPTS": f"-k {few}" if few else "",
+            # A module is known by its content: what the checkout's linters have read is not read again.
+            "MYPY_CACHE_DIR": str(ROOT / ".mypy_cache"),
         }
         environment.pop("VIRTUAL_ENV", None)
         return subprocess.run(
@@ -132,8 +128,8 @@ def test_each_long_command_exists(command: str) -> None:
     for argument in arguments:
         assert not re.search(r"[a-z]/|/[a-z]", argument) or (ROOT / argument).exists(), argument
     if program == "pytest":
-        found = collected(*(a for a in arguments if (ROOT / a).exists()))
-        assert re.search(r" tests? collected", found), found
+        for module in modules(command):
+            assert f"\n{module}::" in collected(), collected()
     else:
         assert (program, arguments[0]) == ("python", "-m")
         name = arguments[1]
@@ -144,11 +140,19 @@ def test_each_long_command_exists(command: str) -> None:
             assert callable(module.main)
 
 
+def modules(command: str) -> list[str]:
+    """The test modules that a command of pytest names."""
+    program, *arguments = shlex.split(command)
+    return [a for a in arguments if program == "pytest" and a.endswith(".py")]
+
+
 @cache
-def collected(*paths: str) -> str:
-    collect = [sys.executable, "-m", "pytest", "--collect-only", "-q", *paths]
+def collected() -> str:
+    """The tests in all modules that long commands name, collected at once."""
+    named = dict.fromkeys(module for command in LONG for module in modules(command))
+    collect = [sys.executable, "-m", "pytest", "--collect-only", "-q", *named]
     done = subprocess.run(collect, cwd=ROOT, capture_output=True, text=True)
-    return done.stdout[-5000:] + done.stderr[-2000:]
+    return f"\n{done.stdout}{done.stderr}"
 
 
 def test_the_claim_on_the_first_screen_prints_what_is_shown() -> None:
