@@ -150,9 +150,10 @@ def test_the_causal_mask_restores_some_order(
 ) -> None:
     """The causal mask restores some order: each position sees a different prefix.
 
-    Eight tokens forwards and backwards: has each the same output both times, within the rounding of
-    float64? Without the mask all have. With it none has, not even the two at the ends: one sees
-    only itself first, and the other then.
+    Eight tokens forwards and backwards: has each the same output both times, to a thousandth? That
+    is far more than rounding, and a hundredth of the least that the mask changes. Without the mask
+    all have. With it none has, not even the two at the ends: one sees only itself first, and the
+    other then.
     """
     x = rng.normal(1, 8, 16, dtype=torch.float64)
     backwards = torch.arange(8).flip(0)
@@ -160,7 +161,7 @@ def test_the_causal_mask_restores_some_order(
     for causal in (True, False):
         layer = rng.build(partial(implementation.MultiHeadAttention, 16, 2, causal=causal)).double()
         there, back = before_and_after_permutation(layer, x, backwards)
-        same[causal] = ((there - back).abs().amax(-1) < 1e-9).flatten().tolist()
+        same[causal] = ((there - back).abs().amax(-1) < 1e-3).flatten().tolist()
     check(same, exact({True: [False] * 8, False: [True] * 8}))
 
 

@@ -40,7 +40,7 @@ def either(y: Tensor, a: Tensor, b: Tensor) -> bool:
 
 def on_weights(implementation: Implementation, rng: Draws) -> bool:
     """A weight becomes 0 or is doubled: after the softmax, without normalising the row again."""
-    module, x = rng.build(lambda: Weights(implementation)), rng.normal(2, 16, 16)
+    module, x = rng.build(lambda: Weights(implementation)), Weights.tokens
     return either(in_training(rng, module, x), torch.zeros(()), 2 * module.eval()(x))
 
 

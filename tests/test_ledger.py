@@ -233,3 +233,21 @@ def test_every_claim_has_its_module_and_every_module_its_claims() -> None:
     ):
         modules = {path.stem for path in folder.glob("test_*.py")}
         assert {entry.module for entry in claims if entry.has_test} == modules
+
+
+def test_what_rests_on_a_choice_of_the_chapter_binds_nobody_else() -> None:
+    """But for GPT-2's counts: `gpt2_small` says by its name whose model it is."""
+    entries = load_ledger(LEDGER).entries
+    bound = {
+        (entry.id, below)
+        for entry in entries.values()
+        for below in entry.requires
+        if entry.bound == "anyone" and entries[below].bound != "anyone"
+    }
+    assert not [pair for pair in bound if not pair[0].startswith("gpt2-")]
+
+
+def test_whatever_a_query_without_keys_comes_to_binds_nobody_else() -> None:
+    """Its output and the gradients behind it: the formula gives NaN for all of them."""
+    entries = load_ledger(LEDGER).entries.values()
+    assert {e.bound for e in entries if e.subject == "fully-masked"} == {"chapter"}

@@ -6,16 +6,15 @@ reported dropout that stays off after the first evaluation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from claims.harness import Check, Draws, claim, exact, mean_within, rounding, share_within
 from claims.harness.implementation import Implementation
-from claims.instruments.attention.dropout import EmbeddingSum, Weights
 
 
 @claim("dropout-keeps-expectation")
@@ -37,6 +36,23 @@ def test_dropout_on_the_weights_keeps_the_expected_output(
     check((int((left == 0).sum()), left.numel()), share_within(0.3, 0.3, detects=0.05))
 
 
+def cases_of_dropout(
+    implementation: Implementation, tokens: Tensor, x: Tensor
+) -> Iterator[tuple[Callable[..., Any], Callable[[Any], Tensor]]]:
+    """(maker of a module, what it computes); what needs least comes first, as somebody's code may
+    have no fused call, or no encoder.
+    """
+    mask = torch.ones(16, 16).tril(4).bool()
+    for fused in (False, True):
+        layer = partial(implementation.MultiHeadAttention, 32, 4, causal=False, fused=fused)
+        yield layer, lambda layer: layer(x.to(next(layer.parameters()).dtype), mask=mask)
+        model = partial(implementation.LanguageModel, vocabulary=64, d_model=32, fused=fused)
+        yield model, lambda model: model(tokens)
+    both_sides = {"source_vocabulary": 64, "target_vocabulary": 64, "context": 16, "d_model": 32}
+    translator = partial(implementation.EncoderDecoder, n_heads=4, n_blocks=1, **both_sides)
+    yield translator, lambda model: model(tokens, tokens)
+
+
 @claim("dropout-off-is-absent")
 def test_dropout_that_is_off_is_as_if_it_were_absent(
     implementation: Implementation, check: Check, rng: Draws
@@ -48,20 +64,7 @@ def test_dropout_that_is_off_is_as_if_it_were_absent(
     and an encoder-decoder.
     """
     tokens, x = rng.integers(0, 64, 2, 16), rng.normal(2, 16, 32)
-    mask = torch.ones(16, 16).tril(4).bool()
-    both_sides = {"source_vocabulary": 64, "target_vocabulary": 64, "context": 16, "d_model": 32}
-    translator = partial(implementation.EncoderDecoder, n_heads=4, n_blocks=1, **both_sides)
-    cases: list[tuple[Callable[..., Any], Callable[[Any], Tensor]]] = [
-        (translator, lambda model: model(tokens, tokens))
-    ]
-    for fused in (False, True):
-        model = partial(implementation.LanguageModel, vocabulary=64, d_model=32, fused=fused)
-        layer = partial(implementation.MultiHeadAttention, 32, 4, causal=False, fused=fused)
-        cases += [
-            (model, lambda model: model(tokens)),
-            (layer, lambda layer: layer(x.to(next(layer.parameters()).dtype), mask=mask)),
-        ]
-    for make, run in cases:
+    for make, run in cases_of_dropout(implementation, tokens, x):
         dropping, without = (rng.build(partial(make, dropout=p)) for p in (0.5, 0.0))
         measured, simplest = run(dropping.eval()).detach(), run(without.train()).detach()
         reference = run(without.double()).detach()
@@ -74,15 +77,22 @@ def test_dropout_is_active_again_after_an_evaluation(
 ) -> None:
     """After training, evaluation and training again, dropout is active again.
 
-    Counted are zeros among the weights of two heads and in the sum of embeddings: half in training,
-    none in evaluation.
+    In two passes over the same input a quarter of the numbers or more differ in training, and none
+    in evaluation, wherever dropout falls: at p = 1/2 in a layer, and in a model of one block.
     """
-    inputs = {Weights: rng.normal(4, 64, 16), EmbeddingSum: rng.integers(0, 32, 16, 64)}
-    for kind, x in inputs.items():
-        module = rng.build(partial(kind, implementation))
-        before = rng.build(partial(module.train(), x), "before") == 0
-        evaluated = module.eval()(x) == 0
-        after = rng.build(partial(module.train(), x), "after") == 0
-        check((int(before.sum()), before.numel()), share_within(0.5, 0.5, detects=0.05))
-        check(int(evaluated.sum()), exact(0), unit="zeros")
-        check((int(after.sum()), after.numel()), share_within(0.5, 0.5, detects=0.05))
+    x, tokens = rng.normal(4, 64, 16), rng.integers(0, 32, 16, 64)
+    cases: list[tuple[Callable[[], nn.Module], Tensor]] = [
+        (lambda: implementation.MultiHeadAttention(16, 2, dropout=0.5), x),
+        (lambda: implementation.LanguageModel(vocabulary=32, d_model=32, dropout=0.5), tokens),
+    ]
+    for make, given in cases:
+        module = rng.build(make)
+        differ = []
+        for state in ("before", "evaluation", "after"):
+            module.train(state != "evaluation")
+            first, second = (rng.build(partial(module, given), f"{state} {i}") for i in (1, 2))
+            differ.append((int((first != second).sum()), first.numel()))
+        before, evaluated, after = differ
+        check(before, share_within(0.25, 1, detects=0.1))
+        check(evaluated[0], exact(0), unit="numbers that differ")
+        check(after, share_within(0.25, 1, detects=0.1))

@@ -22,7 +22,8 @@ import yaml
 from claims.harness import paths
 
 FOLDER = paths.IMPLEMENTATIONS
-SHOWN = 3
+SHOWN = 3  # mistakes, each with those that are as likely
+MOST_ALIKE = 4  # that are equally likely and are named
 # A claim of the fingerprint fails with this probability where the mistake was made: other code may
 # make it in another way.
 FAILS = 0.9
@@ -104,24 +105,23 @@ class Known:
         """The mistakes that explain what failed, the most likely first; empty when unsure.
 
         After the first, only what it does not explain speaks for another: of two mistakes at once
-        both are found. Mistakes that are equally likely stand together, if they are few.
+        both are found. Mistakes that are equally likely stand together, if they are few; where they
+        are many none of them is named, and the search goes on with what they leave unexplained.
 
         Args:
             failed: ids of the claims where a measurement disagreed.
             ran: ids of these, and of the claims that came out as expected. A claim that was not
                 run, or crashed, is in neither.
         """
-        found: list[Likeness] = []
+        groups: list[list[Likeness]] = []
         left, open_ = set(failed), set(ran)
-        while len(found) < SHOWN:
-            named = self._likeliest(left, open_)
-            if not named or len(found) + len(named) > SHOWN:
-                break
-            found += named
-            for each in named:
+        while len(groups) < SHOWN and (alike := self._likeliest(left, open_)):
+            few = len(alike) <= MOST_ALIKE
+            groups += [alike] if few else []
+            for each in alike if few else alike[:1]:
                 left -= self.fingerprints[each.mistake.name]
                 open_ -= self.fingerprints[each.mistake.name]
-        return found
+        return [each for group in groups for each in group]
 
     def _likeliest(self, failed: Set[str], ran: Set[str]) -> list[Likeness]:
         every = [self._likeness(mistake, failed, ran) for mistake in self.mistakes]
@@ -131,8 +131,17 @@ class Known:
         ]
         sure.sort(key=lambda each: -each.odds)
         first, others = sure[:1], sure[1:]
-        alike = [each for each in others if each.odds > first[0].odds - ALIKE]
+        alike = [
+            each for each in others
+            if each.odds > first[0].odds - ALIKE and self._explain_the_same(first[0], each, failed)
+        ]
         return first + [replace(each, instead=True) for each in alike]
+
+    def _explain_the_same(self, one: Likeness, other: Likeness, failed: Set[str]) -> bool:
+        """Or most of it: what explains something else may have been made as well."""
+        prints = (self.fingerprints[each.mistake.name] for each in (one, other))
+        both = len(frozenset.intersection(frozenset(failed), *prints))
+        return both >= SHARE * max(one.broken, other.broken)
 
     @cached_property
     def _rates(self) -> dict[str, float]:

@@ -24,7 +24,8 @@ from claims.harness.check import BrokenClaim, Check, Refuted, Undecided
 from claims.harness.isolation import GlobalState
 from claims.harness.layout import Missing
 from claims.harness.ledger import Entry
-from claims.harness.mark import base_seed_of, budget_of, declared
+from claims.harness.mark import base_seed_of, budget_of, declared, runs_on
+from claims.harness.reach import names_in_reach
 from claims.harness.stash import BASE_SEEDS, FOREIGN, IMPLEMENTATION, LEDGER, entry_of
 
 # Fixture -> the names of the package under test that it asked for.
@@ -285,6 +286,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
             _demand_that_it_was_asked(pyfuncitem)
             foreign.conclude(entry, check)
         else:
+            _demand_names_in_reach(entry, pyfuncitem)
             _demand_verdict(entry, budget_of(pyfuncitem), check)
     return result
 
@@ -294,6 +296,8 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     """What fixtures make with the package under test is judged as in the body of a claim."""
     package = item.config.stash[FOREIGN]
     try:
+        if package and item.config.getoption("fill_from_reference") and entry_of(item):
+            _demand_that_it_can_ask(item)
         return (yield)
     except BaseException as error:
         if not package or (meaning := foreign.meaning(error, package)) is error:
@@ -315,13 +319,35 @@ def pytest_fixture_setup(request: pytest.FixtureRequest) -> Generator[None, Any,
         implementation.used = before
 
 
+def _demand_that_it_can_ask(item: pytest.Item) -> None:
+    """Raise Missing for a claim that would run on what was filled in alone, before it does."""
+    implementation = item.config.stash[IMPLEMENTATION]
+    # What is trained is trained elsewhere.
+    if runs_on(item) is None and not names_in_reach(item) & {*implementation.provided()}:
+        raise Missing(f"it asks nothing of {implementation.package}")
+
+
 def _demand_that_it_was_asked(item: pytest.Function) -> None:
     """Raise Missing where a claim asked for no name of the package, directly or by a fixture."""
-    implementation, by_fixture = item.config.stash[IMPLEMENTATION], item.config.stash[USED]
-    asked = implementation.used.union(*(by_fixture.get(n, ()) for n in item.fixturenames))
+    implementation = item.config.stash[IMPLEMENTATION]
     made = "_tokenised" in item.fixturenames and "Tokenizer" in implementation.provided()
-    if not asked and not made:
+    if not _asked(item) and not made:
         raise Missing(f"it asks nothing of {implementation.package}")
+
+
+def _demand_names_in_reach(entry: Entry, item: pytest.Function) -> None:
+    if hidden := _asked(item) - names_in_reach(item) if runs_on(item) is None else ():
+        raise BrokenClaim(
+            f"claim {entry.id} asks for {', '.join(sorted(hidden))} where its code does not show "
+            "it (claims/harness/reach.py); write `implementation.NAME`"
+        )
+
+
+def _asked(item: pytest.Function) -> set[str]:
+    """Names of the package that the claim has asked for, directly or by a fixture."""
+    by_fixture = item.config.stash[USED]
+    own = item.config.stash[IMPLEMENTATION].used
+    return own.union(*(by_fixture.get(name, ()) for name in item.fixturenames))
 
 
 def _demand_verdict(entry: Entry, budget: str | None, check: object) -> None:

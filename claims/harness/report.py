@@ -315,17 +315,20 @@ class Report:
         return bool(self._config.stash[FOREIGN]) and verdicts == {"not run"}
 
     def likenesses(self) -> list[Likeness]:
-        """The known mistakes that break much the same claims as failed here; none where nothing
-        did, as what departs from the chapter's choices alone need be no mistake.
+        """The known mistakes that break much the same claims as failed here.
+
+        What another package chose otherwise than the chapter is no mistake, and its claims say
+        nothing for one or against it.
         """
-        judged = [
-            outcome for outcome in self._outcomes.values()
-            if not outcome.budget and "gpu" not in self._ledger[outcome.claim].needs
-        ]
-        if not any(outcome.verdict == "failed" for outcome in judged):
-            return []
+        foreign = bool(self._config.stash[FOREIGN])
+        judged = []
+        for outcome in self._outcomes.values():
+            entry = self._ledger[outcome.claim]
+            a_choice = foreign and entry.bound == "chapter"
+            if not outcome.budget and "gpu" not in entry.needs and not a_choice:
+                judged.append(outcome)
         return looks_like(
-            failed={o.claim for o in judged if o.verdict in ("failed", "departs")},
+            failed={o.claim for o in judged if o.verdict == "failed"},
             ran={o.claim for o in judged if o.verdict not in ("not run", "error")},
         )
 

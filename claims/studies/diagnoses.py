@@ -3,7 +3,8 @@
     python -m claims.studies.diagnoses fixtures/implementations
 
 writes FOLDER/diagnoses.csv, a row for each kind of case. Nothing is run: that two mistakes at once
-break what either breaks is assumed.
+break what either breaks is assumed, and that a mistake breaks in a library what it breaks in
+`transformer/`, of the claims that say something about the library.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import argparse
 import csv
 import io
 import random
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
@@ -20,7 +21,8 @@ from pathlib import Path
 from claims.harness import paths
 from claims.harness.diagnosis import FAILS, Known, fingerprints, known
 from claims.harness.files import write_whole
-from claims.harness.ledger import load_ledger
+from claims.harness.ledger import Ledger, load_ledger
+from claims.studies import peers
 from claims.studies.markdown import table
 
 SEED = 17
@@ -63,21 +65,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         mistakes, outside = known(folder), fingerprints(folder / "outside.csv")
     except OSError as error:
         parser.error(f"{error.filename} is missing; run python -m claims.studies.fingerprints")
-    claims = [entry.id for entry in load_ledger(paths.LEDGER).entries.values()]
+    ledger = load_ledger(paths.LEDGER)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(Row.__annotations__), lineterminator="\n")
     writer.writeheader()
-    for kind, cases in kinds(mistakes, outside, claims).items():
+    for kind, cases in kinds(mistakes, outside, ledger).items():
         writer.writerow(asdict(row(kind, cases)))
     write_whole(folder / "diagnoses.csv", text.getvalue())
     return 0
 
 
 def kinds(
-    mistakes: Known, outside: Mapping[str, Collection[str]], claims: Sequence[str]
+    mistakes: Known, outside: Mapping[str, Collection[str]], ledger: Ledger
 ) -> dict[str, Iterable[Case]]:
-    """The cases of each kind; `claims` are all that could run."""
-    prints = mistakes.fingerprints
+    """The cases of each kind."""
+    prints, claims = mistakes.fingerprints, list(ledger.entries)
+    libraries = list(_libraries(ledger))
     return {
         "a known mistake": [Case({name}, prints[name], claims, mistakes) for name in prints],
         "a known mistake, half of the claims run": _halves(mistakes, claims),
@@ -92,7 +95,49 @@ def kinds(
         "a departure that was never on the list": [
             Case((), failed, claims, mistakes) for failed in outside.values()
         ],
+        "a known mistake, in a library": [
+            Case({name}, failed, ran, mistakes)
+            for broken, ran in libraries for name, failed in _made_in(broken, ran, prints).items()
+        ],
+        "two known mistakes at once, in a library": [
+            Case({a, b}, made[a] | made[b], ran, mistakes)
+            for broken, ran in libraries
+            for made in [_made_in(broken, ran, prints)] for a, b in combinations(made, 2)
+        ],
+        "a mistake taken off the list, in a library": [
+            Case((), failed, ran, mistakes.without(name))
+            for broken, ran in libraries for name, failed in _made_in(broken, ran, prints).items()
+        ],
+        "a departure that was never on the list, in a library": [
+            Case((), failed, ran, mistakes)
+            for broken, ran in libraries for failed in _made_in(broken, ran, outside).values()
+        ],
     }
+
+
+def _libraries(ledger: Ledger) -> Iterator[tuple[set[str], set[str]]]:
+    """Of each peer, what fails as it is, and what is judged, by the stored verdicts on it.
+
+    Claims that bind the chapter alone have no part in the diagnosis of somebody else's package.
+    """
+    with (peers.FOLDER / "verdicts.csv").open(encoding="utf-8", newline="") as file:
+        rows = [
+            row for row in csv.DictReader(file)
+            if row["verdict"] not in ("not run", "error") and ledger[row["claim"]].bound == "anyone"
+        ]
+    for package in dict.fromkeys(row["package"] for row in rows):
+        of_it = [row for row in rows if row["package"] == package]
+        yield (
+            {row["claim"] for row in of_it if row["verdict"] == "failed"},
+            {row["claim"] for row in of_it},
+        )
+
+
+def _made_in(
+    broken: Set[str], ran: Set[str], prints: Mapping[str, Collection[str]]
+) -> dict[str, Set[str]]:
+    """Mistake -> what fails where it is made, of those that are noticed at all."""
+    return {name: broken | (ran & {*claims}) for name, claims in prints.items() if ran & {*claims}}
 
 
 def _halves(mistakes: Known, claims: Sequence[str]) -> Iterator[Case]:
