@@ -42,8 +42,8 @@ def commands(language: str) -> list[str]:
 INSTALLING = [command for command in commands("bash") if command.startswith("pip ")]
 RUNNING = [command for command in commands("bash") if not command.startswith("pip ")]
 LONG = commands("sh")
-# Of what runs all claims or all tests, this much: tests/test_whole.py runs all claims, and `make test`
-# would run this test again.
+# Of what runs all claims or all tests, this much: tests/test_whole.py runs all claims, and
+# `make test` would run this test again.
 FEW = {"make test": "test_base_seeds", "make claims": "gpt2", "pytest claims -m": "average"}
 (MY_PACKAGE,) = (block for block in blocks("python") if block.startswith("# my_package"))
 
@@ -76,7 +76,7 @@ class Clone:
             "VENV": str(self._venv),  # make works in this environment too
             "CLAIMS_CACHE": str(self._cache),
             "PYTEST_ADDOPTS": f"-k {few}" if few else "",
-            # A module is known by its content: what the checkout's linters have read is not read again.
+            # mypy knows a module by its content, and does not read again what it knows.
             "MYPY_CACHE_DIR": str(ROOT / ".mypy_cache"),
         }
         environment.pop("VIRTUAL_ENV", None)
