@@ -12,6 +12,7 @@ import copy
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -64,7 +65,8 @@ def test_the_listing_with_pytorchs_weights_computes_the_same(
 
 @claim("ours-vs-mha")
 def test_the_layer_is_as_near_the_truth_as_pytorchs(
-    implementation: Implementation, check: Check, expected: Expected, rng: Draws
+    implementation: Implementation, compared: PerSeed[Compared],
+    check: Check, expected: Expected, rng: Draws,
 ) -> None:
     """Ours with PyTorch's weights against nn.MultiheadAttention: rounding is all that differs.
 
@@ -76,7 +78,7 @@ def test_the_layer_is_as_near_the_truth_as_pytorchs(
     measured = _ours(implementation, theirs)(x).detach()
     reference = _pytorchs_layer(_double(theirs), x.double())
     check(measured, rounding(reference, _pytorchs_layer(theirs, x), 2, ORDER))
-    apart = _compared(implementation).map(lambda seen: seen.apart)
+    apart = compared.map(lambda seen: seen.apart)
     check(apart, printed_run(expected["printed"], expected["printed"], "twice the difference"))
 
 
@@ -101,17 +103,18 @@ def test_the_layer_is_as_near_the_truth_as_pytorchs_function(
 
 @claim("mean-output-magnitude-0.159")
 def test_the_mean_output_magnitude_is_0_159(
-    implementation: Implementation, check: Check, expected: Expected
+    compared: PerSeed[Compared], check: Check, expected: Expected
 ) -> None:
     """The outputs' mean magnitude is 0.159: one that sixteen random tokens could give."""
-    magnitudes = _compared(implementation).map(lambda seen: seen.magnitude)
+    magnitudes = compared.map(lambda seen: seen.magnitude)
     length = "what 8 or 32 tokens in place of 16 would change"
     check(magnitudes, printed_run(expected["value"], 0.04, length))
 
 
 @claim("diff-at-float32-precision")
 def test_the_difference_is_the_same_arithmetic_at_float32_precision(
-    implementation: Implementation, check: Check, expected: Expected, rng: Draws
+    implementation: Implementation, compared: PerSeed[Compared],
+    check: Check, expected: Expected, rng: Draws,
 ) -> None:
     """1.8e-7 on outputs of 0.159 is the same arithmetic in another order, at float32 precision.
 
@@ -126,7 +129,7 @@ def test_the_difference_is_the_same_arithmetic_at_float32_precision(
     because = "projections, scores, softmax, mixing, output; once on either side"
     reference = _pytorchs_layer(theirs, x)
     check(measured, ulps(reference, 2 * roundings, because, scale=magnitude))
-    ratios = _compared(implementation).map(lambda seen: seen.apart / seen.magnitude)
+    ratios = compared.map(lambda seen: seen.apart / seen.magnitude)
     printed = expected["difference"] / expected["magnitude"]
     check(ratios, printed_run(printed, printed, "twice the difference"))
 
@@ -249,7 +252,8 @@ class Compared(NamedTuple):
     magnitude: float
 
 
-def _compared(implementation: Implementation) -> PerSeed[Compared]:
+@pytest.fixture(scope="module")
+def compared(implementation: Implementation) -> PerSeed[Compared]:
     """One causal sequence of 16 random tokens, width 128, four heads, for each of twenty seeds.
 
     The document gives no recipe. 16 tokens give its magnitude; 8 or 32 would not.
