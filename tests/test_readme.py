@@ -44,7 +44,7 @@ RUNNING = [command for command in commands("bash") if not command.startswith("pi
 LONG = commands("sh")
 # Of what runs all claims or all tests, this much: tests/test_whole.py runs all claims, and
 # `make test` would run this test again.
-FEW = {"make test": "test_base_seeds", "make claims": "gpt2", "pytest claims -m": "average"}
+FEW = {"make test": "test_base_seeds", "make claims": "gpt2", "pytest claims -m": "variance"}
 (MY_PACKAGE,) = (block for block in blocks("python") if block.startswith("# my_package"))
 
 
