@@ -555,6 +555,74 @@ def test_what_a_package_lacks_is_the_reason(project: Trained, source_: str, reas
     assert f"1 x {reason}" in output(result)
 
 
+# ---- somebody else's package ---------------------------------------------------------------------
+
+OF_ANOTHER = """
+@claim("a")
+@trains({"ci": Experiment({"a": SCORED, "b": replace(SCORED, steps=5)}, seeds=1)}, "a", "b")
+def test_a(runs, check):
+    check([r.steps for label in "ab" for r in runs.results(label)], exact([7, 5]))
+"""
+TRAPS = {
+    "none": ("", "exact", ""),
+    "breaks": (
+        "def forward(self, tokens): raise KeyError('mine')", "error",
+        "LanguageModel.forward (__init__.py:{}) raises KeyError: 'mine' (training 1 x heads, ",
+    ),
+    "diverges": (
+        "def forward(self, tokens): return super().forward(tokens) * float('nan')", "not run",
+        "the loss of theirs is not finite at step 0 of training",
+    ),
+    "a tuple": (
+        "def forward(self, tokens): return super().forward(tokens), None", "not run",
+        "LanguageModel returns a tuple of (2, 3, 16), NoneType where the shape (2, 3, 16) is",
+    ),
+    "does not support it": (
+        "def __init__(self, **settings):\n        assert settings.get('norm') != 'pre', 'mine'\n"
+        "        super().__init__(**settings)", "not run", "LanguageModel.__init__ refuses: mine",
+    ),
+}
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_what_training_meets_in_somebody_elses_package_is_said_once(
+    project: Trained, trap: str
+) -> None:
+    method, verdict, reason = TRAPS[trap]
+    source_ = f"{PACKAGE}\nclass LanguageModel(LanguageModel):\n    pass\n    {method}\n"
+    project.package("theirs", source_)
+    project.entry("a", kind="training").test(OF_ANOTHER)
+    result = Project.run(
+        project, *PLUGINS, "--implementation", "theirs", "--claims-json", "out.json"
+    )
+    [run] = json.loads((project.folder / "out.json").read_text())["runs"]
+    line = source_.count("\n", 0, source_.find("raise KeyError")) + 1
+    assert (run["verdict"], run["reason"][: len(reason.format(line))]) == (
+        verdict, reason.format(line)
+    )
+    assert ("1 x" in output(result)) == (trap != "none")
+    if trap in ("a tuple", "does not support it"):
+        assert project.asked == [], "what a claim cannot use is not trained"
+
+
+def test_a_tokenizer_that_is_still_to_be_written_leaves_the_models_their_tokens(
+    project: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a template; those are the reference's, and say nothing about the package."""
+    monkeypatch.setattr(paths, "REFERENCE", "learning")
+    stub = "class Tokenizer:\n    @classmethod\n    def train(cls, text, vocabulary): {}\n"
+    for name, body in (("theirs", "raise NotImplementedError"), ("wrong", "raise KeyError")):
+        project.package(name, PACKAGE + stub.format(body))
+    project.entry("a", kind="training").test(OF_ANOTHER).entry("b").test(
+        '\n@claim("b")\ndef test_b(tokens, check):\n    check(int(tokens.max()), exact(10))\n'
+    )
+    said = output(Project.run(project, *PLUGINS, "--implementation", "theirs"))
+    assert "not run:\n  1 x it asks nothing of theirs\n" in said
+    assert project.steps() == {7: 1, 5: 1}
+    said = output(Project.run(project, *PLUGINS, "--implementation", "wrong"))
+    assert "2 x the Tokenizer of wrong cannot make tokens: KeyError" in said
+
+
 def test_on_another_text_trained_claims_are_not_run(
     project: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:

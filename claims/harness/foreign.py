@@ -19,7 +19,7 @@ import torch
 from claims.harness import paths
 from claims.harness.check import BrokenClaim, Check, Refuted, Undecided
 from claims.harness.implementation import NotInTheContract
-from claims.harness.layout import Missing
+from claims.harness.layout import Broken, Missing
 from claims.harness.ledger import Entry
 from claims.harness.tolerance.judgement import MisusedTolerance
 
@@ -44,6 +44,8 @@ def meaning(error: BaseException, package: str) -> BaseException:
     """
     if isinstance(error, Refuted | BrokenClaim | pytest.fail.Exception | PackageError):
         return error
+    if isinstance(error, Broken):
+        return PackageError(_first_line(error))
     if isinstance(error, Undecided):
         return Missing(f"undecided on {package}: more seeds would tell")
     if isinstance(error, MisusedTolerance):

@@ -117,6 +117,11 @@ class Implementation(Layout):
         ]
 
     @property
+    def fills(self) -> bool:
+        """Whether names that the package lacks are taken from the reference."""
+        return self._filler is not None
+
+    @property
     def file(self) -> Path:
         """The file that is judged: the module, or the `__init__.py` of the package."""
         assert self._module.__file__ is not None

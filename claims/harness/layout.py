@@ -55,6 +55,10 @@ class Missing(unittest.SkipTest):
     """
 
 
+class Broken(Exception):
+    """The package under test broke where it was run for a claim; the first line says how."""
+
+
 class Layout:
     """Weights and sub-modules of modules, by role; `contract.py` lists the roles.
 

@@ -296,7 +296,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     """What fixtures make with the package under test is judged as in the body of a claim."""
     package = item.config.stash[FOREIGN]
     try:
-        if package and item.config.getoption("fill_from_reference") and entry_of(item):
+        if entry_of(item) and item.config.stash[IMPLEMENTATION].fills:
             _demand_that_it_can_ask(item)
         return (yield)
     except BaseException as error:
@@ -329,10 +329,8 @@ def _demand_that_it_can_ask(item: pytest.Item) -> None:
 
 def _demand_that_it_was_asked(item: pytest.Function) -> None:
     """Raise Missing where a claim asked for no name of the package, directly or by a fixture."""
-    implementation = item.config.stash[IMPLEMENTATION]
-    made = "_tokenised" in item.fixturenames and "Tokenizer" in implementation.provided()
-    if not _asked(item) and not made:
-        raise Missing(f"it asks nothing of {implementation.package}")
+    if not _asked(item):
+        raise Missing(f"it asks nothing of {item.config.stash[IMPLEMENTATION].package}")
 
 
 def _demand_names_in_reach(entry: Entry, item: pytest.Function) -> None:

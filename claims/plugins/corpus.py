@@ -19,6 +19,7 @@ from claims.instruments.text.corpus import Corpus, CorpusError
 from claims.plugins.kept import kept
 from claims.plugins.session import (
     CORPUS_VARIABLE,
+    TOKENS_ARE_OWN,
     corpus_of,
     given_corpus,
     tokens_digest,
@@ -76,10 +77,14 @@ def exact_corpus(corpus: Corpus) -> Corpus:
 
 
 @pytest.fixture(scope="session")
-def _tokenised(pytestconfig: pytest.Config) -> tuple[Any, Tensor]:
+def _tokenised(
+    pytestconfig: pytest.Config, implementation: Implementation
+) -> tuple[Any, Tensor]:
     found = tokens_of(pytestconfig)
     if isinstance(found, str):
         pytest.skip(found)
+    if pytestconfig.stash.get(TOKENS_ARE_OWN, False):
+        implementation.Tokenizer  # noqa: B018 - asked for, also where the tokens are kept
     return found
 
 

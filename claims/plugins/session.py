@@ -20,6 +20,8 @@ from claims.instruments.text.tokens import digest, token_ids
 CORPUS_VARIABLE = "CLAIMS_CORPUS"
 CORPUS = pytest.StashKey[Corpus | CorpusError]()
 TOKENS = pytest.StashKey[tuple[Any, Tensor] | str]()
+# Whether the package under test has made them, and not the reference in its place.
+TOKENS_ARE_OWN = pytest.StashKey[bool]()
 DIGEST = pytest.StashKey[str]()
 
 
@@ -48,21 +50,33 @@ def _tokenise(config: pytest.Config) -> tuple[Any, Tensor] | str:
     if isinstance(found, CorpusError):
         return f"needs a corpus: {found}"
     implementation = config.stash[IMPLEMENTATION]
-    if "Tokenizer" not in implementation.provided():
-        # Models of somebody who has no tokenizer are given the reference's tokens.
-        try:
-            implementation = Implementation(paths.REFERENCE)
-        except ValueError as error:
-            return f"{implementation.package} does not provide Tokenizer, and {error}"
-        if "Tokenizer" not in implementation.provided():
-            return f"{implementation.package} does not provide Tokenizer"
-    source = implementation.source_digest()
+    own = "Tokenizer" in implementation.provided()
     try:
-        return token_ids(found, implementation.Tokenizer, cache_dir(), source_digest=source)
+        if own:
+            config.stash[TOKENS_ARE_OWN] = True
+            return _made_by(implementation, found)
+    except NotImplementedError:
+        if not config.stash[FOREIGN]:
+            raise
+        config.stash[TOKENS_ARE_OWN] = False  # still to be filled in
     except Exception as error:
         if not config.stash[FOREIGN]:
             raise
-        return f"the Tokenizer of {implementation.package} cannot make tokens: {error}"
+        said = str(error) or type(error).__name__
+        return f"the Tokenizer of {implementation.package} cannot make tokens: {said}"
+    # Models of somebody who has no tokenizer are given the reference's tokens.
+    try:
+        reference = Implementation(paths.REFERENCE)
+    except ValueError as error:
+        return f"{implementation.package} does not provide Tokenizer, and {error}"
+    if "Tokenizer" not in reference.provided():
+        return f"{implementation.package} does not provide Tokenizer"
+    return _made_by(reference, found)
+
+
+def _made_by(implementation: Implementation, corpus: Corpus) -> tuple[Any, Tensor]:
+    source = implementation.source_digest()
+    return token_ids(corpus, implementation.Tokenizer, cache_dir(), source_digest=source)
 
 
 def corpus_of(config: pytest.Config) -> Corpus | CorpusError:

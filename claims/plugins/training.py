@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from inspect import signature
 from typing import Any
 
 import pytest
 from torch import Tensor
 
-from claims.harness import paths
+from claims.harness import foreign, paths
 from claims.harness.check import Check, Refuted, Undecided
 from claims.harness.files import cache_dir
 from claims.harness.implementation import Implementation, Missing
 from claims.harness.mark import RunsOn, base_seed_of, budget_of, runs_on
 from claims.harness.options import asks_for_gpu
-from claims.harness.stash import BASE_SEEDS, IMPLEMENTATION
+from claims.harness.stash import BASE_SEEDS, FOREIGN, IMPLEMENTATION
 from claims.instruments.text.corpus import Corpus
 from claims.plugins.executor import gpu_fault, workers_of
 from claims.plugins.session import corpus_of, tokens_digest, tokens_of
 from claims.training.dask_executor import Cluster, NoCluster
 from claims.training.evidence import Record
+from claims.training.loop import build
 from claims.training.pool import (
     Place,
     Pool,
@@ -40,6 +42,8 @@ GATHERED = pytest.StashKey[dict[str, Gathered]]()
 # Where runs are trained, by device: for all looks at the seeds, until the session ends.
 POOLS = pytest.StashKey[dict[str, Pool | Cluster]]()
 RECORD = pytest.StashKey[Record]()
+# Test -> why the package under test cannot make one of the models that it trains.
+UNSUPPORTED = pytest.StashKey[dict[str, str]]()
 
 
 # ---- before the first test -----------------------------------------------------------------------
@@ -69,14 +73,35 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     if config.option.collectonly or failed:
         return
     wanted: dict[str, list[RunSpec]] = {}
+    implementation = config.stash[IMPLEMENTATION]
+    if "LanguageModel" not in {*implementation.provided()} - {*implementation.unfit}:
+        return
+    config.stash[UNSUPPORTED] = {}
     for item in session.items:
         declared = runs_on(item)
         if declared is not None and not _recorded(item) and not _fault(config, item):
-            wanted.setdefault(_device(config, item), []).extend(_specs(config, item, declared))
-    if not wanted or "LanguageModel" not in config.stash[IMPLEMENTATION].provided():
-        return
+            specs = _specs(config, item, declared)
+            if config.stash[FOREIGN] and (lacks := _unsupported(implementation, specs)):
+                config.stash[UNSUPPORTED][item.nodeid] = lacks
+                continue
+            wanted.setdefault(_device(config, item), []).extend(specs)
     for device, specs in wanted.items():
         _gather(config, device, merged(specs))
+
+
+def _unsupported(implementation: Implementation, specs: Sequence[RunSpec]) -> str:
+    """Why somebody else's package cannot make one of these models; empty when it can.
+
+    A claim compares runs: without one of them the others need not be trained.
+    """
+    for settings in {replace(spec, seed=0, evaluations=()) for spec in specs}:
+        try:
+            build(implementation, settings)
+        except Exception as error:
+            meaning = foreign.meaning(error, implementation.package)
+            if isinstance(meaning, Missing):
+                return str(meaning)
+    return ""
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -245,13 +270,15 @@ def runs(
     declared = runs_on(item)
     assert declared is not None  # it has a budget
     experiment = declared.budgets[budget]
-    if "LanguageModel" not in implementation.provided():
-        raise Missing(f"{implementation.package} does not provide LanguageModel")
-    implementation.used.add("LanguageModel")  # in another process, or when the run was made
+    if "LanguageModel" not in implementation.provided() and implementation.fills:
+        raise Missing(f"it asks nothing of {implementation.package}")
+    implementation.LanguageModel  # noqa: B018 - in another process, or when the run was made
     if _recorded(item):
         return Runs(experiment, declared.labels, 0, "", Recorded(_record_of(config)))
     if fault := _fault(config, item):
         pytest.skip(fault)
+    if lacks := config.stash[UNSUPPORTED].get(item.nodeid):
+        raise Missing(lacks)
     gathered = config.stash[GATHERED][_device(config, item)]
     first = _first_seed(budget, base_seed)
     return Runs(

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from claims.harness import paths
 from claims.harness.implementation import Implementation, Missing
 from claims.training.run import run, settle_process
 from claims.training.spec import RunResult, RunSpec, Text
@@ -285,8 +286,20 @@ def outcome_of(
     except Missing as lack:
         return Failure(str(lack), lacking=True)
     except Exception as error:  # whatever a package under test raises is its claims' failure
+        if implementation.package != paths.REFERENCE:
+            return _failure_of(implementation.package, spec, error)
         sentence = f"{name_of(spec)} cannot be trained: {type(error).__name__}: {error}"
         return Failure(sentence, traceback.format_exc())
+
+
+def _failure_of(package: str, spec: RunSpec, error: Exception) -> Failure:
+    """What somebody else's package lacks, or the call and the line where it breaks."""
+    from claims.harness import foreign  # with pytest, which trains nothing
+
+    meaning = foreign.meaning(error, package)
+    if isinstance(meaning, Missing):
+        return Failure(str(meaning), lacking=True)
+    return Failure(f"{meaning} (training {name_of(spec)})", traceback.format_exc())
 
 
 def _drained(messages: Any, wait: float = 0.0) -> Iterator[Any]:

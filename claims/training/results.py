@@ -7,7 +7,9 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
+from claims.harness import paths
 from claims.harness.implementation import Implementation, Missing
+from claims.harness.layout import Broken
 from claims.harness.per_seed import PerSeed
 from claims.training.evidence import Evidence, Record
 from claims.training.experiment import Experiment
@@ -20,7 +22,7 @@ from claims.training.store import RunStore
 T = TypeVar("T")
 
 
-class RunFailed(Exception):
+class RunFailed(Broken):
     """The package under test could not be trained."""
 
 
@@ -55,6 +57,11 @@ class Gathered:
             if outcome.lacking:
                 raise Missing(outcome.sentence)
             raise RunFailed(f"{outcome.sentence}\n{outcome.details}".strip())
+        if outcome.failed_at is not None and self.implementation.package != paths.REFERENCE:
+            raise Missing(
+                f"the loss of {self.implementation.package} is not finite at step "
+                f"{outcome.failed_at} of training"
+            )
         # Evaluations of the same training that other claims asked for are left aside.
         scores = dict(zip(merged.evaluations, outcome.scores, strict=True))
         return replace(outcome, scores=tuple(scores[asked] for asked in spec.evaluations))
