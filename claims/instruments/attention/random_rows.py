@@ -77,14 +77,14 @@ def _spread_of_pairs(
 def _scores_of_pairs(attention: Attention, q: Tensor, k: Tensor) -> Tensor:
     """q.k of n pairs, (n, d) and (n, d) -> (n,): the diagonals of blocks of 20 queries and keys.
 
-    400 scores at a time fit into the processor's cache.
+    Ten blocks at a time fit into the processor's cache.
     """
-    d = q.shape[-1]
+    blocks = (10, 20, q.shape[-1])
     scores = [
-        scores_of(attention, a.double(), b.double(), scale=1.0)
-        for a, b in zip(q.view(-1, 20, 20, d), k.view(-1, 20, 20, d), strict=True)
+        scores_of(attention, a.view(blocks).double(), b.view(blocks).double(), scale=1.0)
+        for a, b in zip(q.split(200), k.split(200), strict=True)
     ]
-    return torch.stack(scores).diagonal(dim1=-2, dim2=-1).flatten()
+    return torch.cat(scores).diagonal(dim1=-2, dim2=-1).flatten()
 
 
 def independent_rows(
