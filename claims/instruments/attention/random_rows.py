@@ -79,10 +79,10 @@ def _scores_of_pairs(attention: Attention, q: Tensor, k: Tensor) -> Tensor:
 
     Ten blocks at a time fit into the processor's cache.
     """
-    blocks = (10, 20, q.shape[-1])
+    blocks = (-1, 10, 20, q.shape[-1])
     scores = [
-        scores_of(attention, a.view(blocks).double(), b.view(blocks).double(), scale=1.0)
-        for a, b in zip(q.split(200), k.split(200), strict=True)
+        scores_of(attention, a.double(), b.double(), scale=1.0)
+        for a, b in zip(q.view(blocks), k.view(blocks), strict=True)
     ]
     return torch.cat(scores).diagonal(dim1=-2, dim2=-1).flatten()
 
