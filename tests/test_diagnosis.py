@@ -119,6 +119,21 @@ def test_few_that_are_equally_likely_are_all_named_and_many_are_not() -> None:
     assert named(those(**four, five="abc"), "abc") == []
 
 
+def test_of_equally_likely_ones_that_of_which_more_ran_comes_first() -> None:
+    both = those(longer="abcd", whole="abc")
+    assert named(both, "abc", EVERY - {"d"}) == ["whole", "longer"]
+
+
+def test_less_evidence_suffices_where_all_of_it_failed() -> None:
+    """Odds of 7.7 each: two claims of two, or three of four."""
+    two = those(one="a", two="a", three="b", four="b", whole="ab")
+    [found] = two.looks_like(set("ab"), EVERY)
+    three = those(whole="abcd", **{f"{claim}{n}": claim for claim in "abc" for n in range(5)})
+    most = three._likeness(three.mistakes[0], set("abc"), EVERY)
+    assert [round(each.odds, 1) for each in (found, most)] == [7.7, 7.7]
+    assert named(three, "abc") == []
+
+
 def test_what_is_too_many_mistakes_to_tell_hides_no_other() -> None:
     many = {f"m{n}": "abcd" for n in range(5)}
     assert named(those(**many, right="efg"), "abcdefg") == ["right"]

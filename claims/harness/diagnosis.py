@@ -30,8 +30,9 @@ FAILS = 0.9
 FEWEST = 2  # claims that both break
 # Of the claims of a fingerprint that ran, this share must have failed.
 SHARE = 0.75
-# The logarithm of the odds that the evidence must give, before a mistake is named.
-ODDS = 8.0
+# The logarithm of the odds that the evidence must give, before a mistake is named; less suffices
+# where every claim of the fingerprint that ran has failed.
+ODDS, ODDS_OF_ALL = 8.0, 7.0
 # Mistakes whose odds differ by less than this are equally likely.
 ALIKE = 1.0
 
@@ -127,9 +128,11 @@ class Known:
         every = [self._likeness(mistake, failed, ran) for mistake in self.mistakes]
         sure = [
             each for each in every
-            if each.broken >= FEWEST and each.broken >= SHARE * each.of and each.odds >= ODDS
+            if each.broken >= FEWEST and each.broken >= SHARE * each.of
+            and each.odds >= (ODDS_OF_ALL if each.broken == each.of else ODDS)
         ]
-        sure.sort(key=lambda each: -each.odds)
+        # Of equal odds, the one of which more has run.
+        sure.sort(key=lambda each: (-each.odds, each.known - each.of))
         first, others = sure[:1], sure[1:]
         alike = [
             each for each in others
