@@ -322,13 +322,13 @@ def test_the_chosen_token_is_chosen_by_nothing_but_the_draw(
 ) -> None:
     """The chosen token is chosen by nothing but the random draw.
 
-    64 fixed tokens, orthogonal and of one length, and 3,072 fresh heads, which are the heads of 12
+    64 fixed tokens, orthogonal and of one length, and 4,096 fresh heads, which are the heads of 16
     layers. The token to which the last one attends most is each of the 64 equally often.
     """
     tokens = torch.from_numpy(hadamard(KEYS)).float()[None]
     shape = {"n_heads": 256, "d_head": expected["d_k"], "scaled": False}
     winners = []
-    for i in range(12):
+    for i in range(16):
         layer = rng.build(
             partial(implementation.MultiHeadAttention, KEYS, **shape), salt=f"layer {i}"
         )
