@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import pandas  # noqa: F401  pytester forgets what a run imports; these two are imported once
 import pytest
-import torch._dynamo  # noqa: F401  pytester forgets what a run imports; torch allows this one once
+import torch._dynamo  # noqa: F401
 
 from claims.harness import machine, paths
 from claims.harness.implementation import Implementation
