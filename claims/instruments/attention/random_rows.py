@@ -6,7 +6,6 @@ A row is one query with its scores for `n_keys` keys.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -59,13 +58,6 @@ def spread_of_pairs(
 
     By the recipe of the chapter's table: seed 0, q and k in turn for each width.
     """
-    return _spread_of_pairs(attention, tuple(widths), pairs)
-
-
-@cache  # the sentence and its table ask for the same
-def _spread_of_pairs(
-    attention: Attention, widths: tuple[int, ...], pairs: int
-) -> dict[int, tuple[float, float]]:
     found = {}
     with recipe(0):
         for d in widths:

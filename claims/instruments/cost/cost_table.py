@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
-from functools import cache, partial
 from itertools import pairwise
 from statistics import linear_regression
 from typing import Any
@@ -30,12 +29,11 @@ def table_footprint(
     implementation: Implementation, n: int, *, mode: str = "no_grad", workspace: int = WORKSPACE
 ) -> Footprint:
     """What the layer takes for n tokens, predicted on the meta device."""
-    return _of_layer(implementation.MultiHeadAttention, n, mode, workspace)
 
+    def make() -> nn.Module:
+        layer: nn.Module = implementation.MultiHeadAttention(D, HEADS)
+        return layer
 
-@cache  # a dozen claims ask for the same rows, and a layer on the meta device holds no numbers
-def _of_layer(attention: Callable[..., nn.Module], n: int, mode: str, workspace: int) -> Footprint:
-    make = partial(attention, D, HEADS)
     return layer_footprint(make, n, D, mode=mode, workspace=workspace)
 
 
