@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas  # noqa: F401  pytester forgets what a run imports; pandas works when imported once
 import pytest
 import yaml
 

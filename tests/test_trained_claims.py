@@ -11,9 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import pandas  # noqa: F401  pytester forgets what a run imports; these two are imported once
 import pytest
-import torch._dynamo  # noqa: F401
+import torch._dynamo  # noqa: F401  pytester forgets what a run imports; torch allows this one once
 
 from claims.harness import machine, paths
 from claims.harness.implementation import Implementation
