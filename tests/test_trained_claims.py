@@ -605,6 +605,32 @@ def test_what_training_meets_in_somebody_elses_package_is_said_once(
         assert project.asked == [], "what a claim cannot use is not trained"
 
 
+def test_blocks_whose_mixer_has_another_name_are_not_trained_without_a_mask(
+    project: Trained,
+) -> None:
+    """A `mixer` that is set beside their own would leave the mask where it is."""
+    project.package("theirs", PACKAGE + """
+class Wrapped(torch.nn.Module):
+    def __init__(self, block):
+        super().__init__()
+        self.attn = block
+
+    def forward(self, x):
+        return self.attn(x)
+
+class LanguageModel(LanguageModel):
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.blocks = torch.nn.ModuleList(map(Wrapped, self.blocks))
+""")
+    project.entry("a", kind="training").test(
+        OF_ANOTHER.replace("SCORED,", "replace(SCORED, causal=False),", 1)
+    )
+    said = output(Project.run(project, *PLUGINS, "--implementation", "theirs"))
+    assert "1 x the blocks of theirs have no `mixer` to be replaced" in said
+    assert project.asked == []
+
+
 def test_a_tokenizer_that_is_still_to_be_written_leaves_the_models_their_tokens(
     project: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,12 +96,24 @@ def _unsupported(implementation: Implementation, specs: Sequence[RunSpec]) -> st
     """
     for settings in {replace(spec, seed=0, evaluations=()) for spec in specs}:
         try:
-            build(implementation, settings)
+            model = build(implementation, replace(settings, causal=True))
+            if not settings.causal:
+                _demand_that_its_mixers_can_be_replaced(implementation, model)
+                build(implementation, settings)
         except Exception as error:
             meaning = foreign.meaning(error, implementation.package)
             if isinstance(meaning, Missing):
                 return str(meaning)
     return ""
+
+
+def _demand_that_its_mixers_can_be_replaced(implementation: Implementation, model: Any) -> None:
+    """By attention without a mask: what is set by another name than its own would change nothing.
+
+    Raises Missing.
+    """
+    if not all(hasattr(block, "mixer") for block in model.blocks):
+        raise Missing(f"the blocks of {implementation.package} have no `mixer` to be replaced")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
