@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas  # noqa: F401  pytester forgets what a run imports; pandas works when imported once
+# pytester forgets what a run imports, and these can be imported but once.
+import pandas  # noqa: F401
 import pytest
+import scipy.stats  # noqa: F401
 import yaml
 
 from claims.harness import paths
