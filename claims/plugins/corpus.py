@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -108,18 +109,38 @@ def ends(
 
     Kept: 32 models of twelve blocks take as long as all other claims that train nothing.
     """
-    implementation.LanguageModel  # noqa: B018 - asked for, also where the gradients are kept
 
     def measure() -> dict[str, Any]:
         of = partial(block_gradients.of_twelve_blocks, implementation, tokens)
         return {n: [[*map(asdict, of(n, seed))] for seed in SEEDS] for n in ("pre", "post")}
 
-    facts = (implementation.source_digest(), tokens_digest(pytestconfig))
-    found = kept(measure, (block_gradients, layout, seeds), *facts)
+    found = _gradients(implementation, measure, "ends", tokens_digest(pytestconfig))
     return {
         norm: PerSeed(SEEDS, [(BlockGradient(**a), BlockGradient(**b)) for a, b in of_seeds])
         for norm, of_seeds in found.items()
     }
+
+
+@pytest.fixture(scope="session")
+def last_by_depth(implementation: Implementation) -> dict[str, list[PerSeed[float]]]:
+    """By norm, the gradient in the last block of stacks of 1 block and of 16, over six seeds."""
+
+    def measure() -> dict[str, Any]:
+        of = partial(block_gradients.of_last_block, implementation)
+        return {n: [[of(n, d, i) for i in range(6)] for d in (1, 16)] for n in ("pre", "post")}
+
+    found = _gradients(implementation, measure, "last by depth")
+    return {n: [PerSeed(range(6), values) for values in by_depth] for n, by_depth in found.items()}
+
+
+def _gradients(
+    implementation: Implementation, measure: Callable[[], Any], *facts: str
+) -> dict[str, Any]:
+    """Kept by the source of the package and by the code that measures."""
+    implementation.LanguageModel  # noqa: B018 - asked for, also where the gradients are kept
+    code = (block_gradients, layout, seeds)
+    found: dict[str, Any] = kept(measure, code, implementation.source_digest(), *facts)
+    return found
 
 
 def _runs_claims(config: pytest.Config) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from claims.harness.implementation import Implementation
@@ -39,6 +39,22 @@ def of_twelve_blocks(implementation: Implementation, tokens: Tensor, norm: str, 
         windows = windows_of(tokens, 128, 6, torch.default_generator)
         model = implementation.LanguageModel(n_blocks=12, norm=norm, fused=True)
     return end_gradients(implementation, model, windows)
+
+
+def of_last_block(implementation: Implementation, norm: str, depth: int, seed: int) -> float:
+    """The gradient's norm in the network of the last block, with Xavier's initial values.
+
+    Before the first step, on 8 windows of 32 random tokens; width 64.
+    """
+    with recipe(seed):
+        tokens = torch.randint(256, (8, 33))
+        model = implementation.LanguageModel(
+            vocabulary=256, context=32, d_model=64, n_blocks=depth, norm=norm, fused=True
+        )
+        blocks = implementation.part(model, "blocks")
+        for matrix in (p for p in blocks.parameters() if p.dim() == 2):
+            nn.init.xavier_uniform_(matrix)
+    return end_gradients(implementation, model, tokens)[1].network_output
 
 
 def end_gradients(layout: Layout, model: Any, windows: Tensor) -> Ends:
