@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from claims.experiments.positions import LONGEST, NEAR, POSITION_RUNS, SCHEMES
+from claims.experiments.positions import LONGEST, NEAR, POSITION_RUNS, PRINTED_RUNS, SCHEMES
 from claims.harness import (
     Check,
     Draws,
@@ -552,7 +552,7 @@ def test_alibi_improves_with_the_window(runs: Runs, check: Check, expected: Expe
 
 
 @claim("alibi-44.95-at-64")
-@trains(POSITION_RUNS, *SCHEMES, "none")
+@trains(PRINTED_RUNS, *SCHEMES, "none")
 def test_alibi_has_a_perplexity_of_44_95_at_64(
     runs: Runs, check: Check, expected: Expected
 ) -> None:
@@ -561,7 +561,7 @@ def test_alibi_has_a_perplexity_of_44_95_at_64(
 
 
 @claim("alibi-42.49-at-256")
-@trains(POSITION_RUNS, *SCHEMES, "none")
+@trains(PRINTED_RUNS, *SCHEMES, "none")
 def test_alibi_has_a_perplexity_of_42_49_at_256(
     runs: Runs, check: Check, expected: Expected
 ) -> None:

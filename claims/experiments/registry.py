@@ -6,7 +6,7 @@ from claims.experiments.ladder import CLOSE_RUNS, LADDER_RUNS
 from claims.experiments.leak import LEAK_RUNS
 from claims.experiments.norms import NORM_RUNS
 from claims.experiments.once import ONCE_RUNS
-from claims.experiments.positions import POSITION_RUNS
+from claims.experiments.positions import POSITION_RUNS, PRINTED_RUNS
 from claims.experiments.precision import PRECISION_RUNS
 from claims.experiments.winograd import (
     BOTH_LANGUAGES,
@@ -30,6 +30,7 @@ EXPERIMENTS: dict[str, Budgets] = {
     "division, fixed": FROZEN_RUNS,
     "norms": NORM_RUNS,
     "positions": POSITION_RUNS,
+    "positions, printed": PRINTED_RUNS,
     "leak": LEAK_RUNS,
     "each token once": ONCE_RUNS,
     "precision": PRECISION_RUNS,

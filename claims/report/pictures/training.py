@@ -318,9 +318,10 @@ def accuracy(ledger: Ledger, record: Record) -> Picture:
             label=f"{model}, least to most",
         )  # fmt: skip
         for n, row in own:
-            of = record.of(experiment, f"{model}, {n}")
-            used += of.values()
-            shares = [100 * float(run.measured["shares"]["right"]) for run in of.values()]
+            of = record.of(experiment, f"{model}, {n}").values()
+            scored = [run for run in of if "shares" in run.measured]
+            used += scored
+            shares = [100 * float(run.measured["shares"]["right"]) for run in scored]
             axes.plot(
                 [n * shift] * len(shares), shares, MARKERS[i], color=SERIES[i], alpha=0.7,
                 label=f"{model}, a seed",
