@@ -12,9 +12,9 @@ CODE = claims tests transformer conftest.py
 claims: $(VENV)/claims
 	$(RUN)/pytest claims -m "not gpu" $(ARGS)
 
-# By file, so that what a module's tests share is made once.
+# By file, so that what a module's tests share is made once; in the order of tests/conftest.py.
 test: $(VENV)/dev
-	$(RUN)/pytest tests -n 2 --dist loadfile $(ARGS)
+	$(RUN)/pytest tests -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Under a minute, for every save: what needs no other process, training or virtual environment.
 quick: lint
