@@ -494,7 +494,7 @@ def test_rotary_positions_degrade_gradually(runs: Runs, check: Check, expected: 
     ones. In logarithms of ratios.
     """
     rotary, learned = (growth(runs, scheme, 2) for scheme in ("rotary", "learned"))
-    worse = log_band(expected["worse"], "worse, and not by a factor")
+    worse = log_band(expected["worse"], "worse, by no more than the length grows")
     check(rotary.map(math.log), worse)
     gentler = log_band(expected["gentler"], "less than the cliff's")
     check((rotary / learned).map(math.log), gentler)

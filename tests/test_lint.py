@@ -486,4 +486,4 @@ def test_no_stored_file_names_a_place_on_somebodys_machine() -> None:
 def test_a_place_on_a_machine_is_found() -> None:
     assert OF_A_MACHINE.search('"corpus": "A text, from /home/ann/text.txt"')
     assert OF_A_MACHINE.search("/root/x")
-    assert not OF_A_MACHINE.search("https://example.org/home/x, ~/work/x, docs/work/x, source /opt")
+    assert not OF_A_MACHINE.search("https://example.org/home/x, ~/tmp/x, docs/home/x, source /usr")

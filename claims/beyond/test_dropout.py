@@ -78,7 +78,8 @@ def test_dropout_is_active_again_after_an_evaluation(
     """After training, evaluation and training again, dropout is active again.
 
     In two passes over the same input a quarter of the numbers or more differ in training, and none
-    in evaluation, wherever dropout falls: at p = 1/2 in a layer, and in a model of one block.
+    in evaluation: at p = 1/2 in a layer, and in a model of one block. Dropout on the output alone
+    would make half of them differ, and dropout before that makes more.
     """
     x, tokens = rng.normal(4, 64, 16), rng.integers(0, 32, 16, 64)
     cases: list[tuple[Callable[[], nn.Module], Tensor]] = [
